@@ -1,0 +1,9 @@
+"""Kills every process that the stopped sessions own, and verifies that each is dead."""
+
+from clawstop import hookimpl, reaping
+from clawstop.events import Stop
+
+
+@hookimpl
+def clawstop_reap(stop: Stop) -> list[reaping.Reaped]:
+    return [reaping.reap(stop.owns, spare=stop.spare, grace=stop.grace)]

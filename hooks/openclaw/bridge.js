@@ -1,0 +1,273 @@
+// The bridge's memory and its decisions. One object for all instances of this module that the host loads.
+import crypto from "node:crypto";
+import fs from "node:fs";
+import path from "node:path";
+import { Engine } from "./engine.js";
+import { Mirror, covers } from "./mirror.js";
+import * as host from "./host.js";
+
+const HOLD_MS = 2000; // I7: how long a tool call is held for an engine that is away
+const BOOT_MS = 20000; // how long a run that no person asked for waits for the first engine; it starts in about 1 s
+const END_MS = 3000; // the host's aborts settle in 1-75 ms; past this the run counts as alive
+const STOP_MS = 120000; // nobody waits for this answer; it only says when to stop listening
+const SETUP = "run `clawstop doctor` to see why";
+
+export class Bridge {
+  mirror = new Mirror();
+  runs = new Map(); // runId -> {session, sessionId, bound, ending}
+  #messages = new Map(); // session -> person's messages that have not become a run yet
+  #live = false;
+
+  constructor({ folder, log, config, agents, version }) {
+    Object.assign(this, { folder, log, config, agents, version });
+    this.engine = new Engine({
+      folder,
+      log,
+      hello: () => ({ host: "openclaw", version: this.version, capabilities: this.abilities, agents: this.agents(), config: this.config, runs: this.#liveRuns() }),
+      welcome: (answer) => this.#welcome(answer),
+      serve: (method, params) => this.#serve(method, params),
+    });
+  }
+
+  // Called at gateway_start, and at the first sign of a run elsewhere; never by a mere CLI command.
+  async start() {
+    if (this.#live) return;
+    this.#live = true;
+    this.abilities = await host.capabilities();
+    fs.mkdirSync(path.join(this.folder, "bridges"), { recursive: true, mode: 0o700 });
+    fs.writeFileSync(this.#presence(), JSON.stringify({ pid: process.pid, start: startTime() }), { mode: 0o600 });
+    this.engine.start();
+  }
+
+  stop() {
+    if (!this.#live) return;
+    this.engine.close();
+    fs.rmSync(this.#presence(), { force: true });
+  }
+
+  #presence() {
+    return path.join(this.folder, "bridges", `${process.pid}.json`);
+  }
+
+  #welcome({ state, settings, mirror }) {
+    Object.assign(this, { state, settings });
+    this.mirror.take(mirror, true);
+  }
+
+  #liveRuns() {
+    return [...this.runs].map(([run, { session }]) => ({ run, session }));
+  }
+
+  // -- what the engine asks
+
+  async #serve(method, params) {
+    if (method === "mirror") return this.mirror.take(params);
+    if (method === "end") return this.#end(params);
+    throw new Error(`there is no method ${method}`);
+  }
+
+  async #end({ sessions, scopes }) {
+    const inside = (key) => sessions.includes(key) || scopes.some((scope) => covers(scope, key));
+    const known = [...new Set([...this.runs.values()].map((run) => run.session).concat(host.busySessions()))].filter(inside);
+    const order = [...sessions.filter((key) => known.includes(key)), ...known.filter((key) => !sessions.includes(key))];
+    const begun = Date.now();
+    const runs = [...this.runs].filter(([, run]) => inside(run.session));
+    for (const [, run] of runs) run.ending = true;
+    const sessionIdOf = (key) => runs.find(([, run]) => run.session === key)?.[1].sessionId;
+    const used = {};
+    for (const key of order) used[key] = await host.endSession(key, sessionIdOf(key));
+    const busy = () => order.filter((key) => host.busySessions().includes(key));
+    const left = () => runs.some(([id]) => this.runs.has(id)) || busy().length;
+    while (left() && Date.now() - begun < END_MS / 2) await sleep(5);
+    if (left()) for (const key of order) used[key].push(...(await host.endRun(key, sessionIdOf(key))));
+    while (left() && Date.now() - begun < END_MS) await sleep(5);
+    const told = ([id, run]) => ({ run: id, session: run.session, how: used[run.session] ?? [], ms: (run.ended ?? Date.now()) - begun });
+    return {
+      ended: runs.filter(([id]) => !this.runs.has(id)).map(told),
+      alive: [...runs.filter(([id]) => this.runs.has(id)).map(told), ...busy().filter((key) => !runs.some(([, run]) => run.session === key)).map((session) => ({ run: "(starting)", session }))],
+    };
+  }
+
+  // -- a person's message
+
+  // Authority is the host's word for this very message. Nothing here keeps the message from the host.
+  async message({ session, id, sender, authorised }) {
+    if (!session || !id) return;
+    this.#messages.set(session, [...(this.#messages.get(session) ?? []), id].slice(-20));
+    try {
+      await this.engine.ask("message", { session, id, sender: sender ?? "", authorised }, HOLD_MS);
+    } catch (error) {
+      if (this.mirror.latched(session)) this.log.error(`clawstop: ${session} stays stopped: ${error.message}; ${SETUP}`);
+    }
+  }
+
+  // What a run reports. A run is a person's only when a message of theirs waits in its session.
+  #cause(run, session, trigger) {
+    if (run.startsWith("announce:")) return { cause: "announce", reports: childOf(run) };
+    if (trigger && trigger !== "user") return { cause: trigger };
+    const waiting = this.#messages.get(session);
+    if (!waiting) return { cause: "unknown" };
+    const named = waiting.indexOf(run); // webchat: the run has the message's id
+    const rest = named < 0 ? [] : waiting.slice(named + 1);
+    if (rest.length) this.#messages.set(session, rest);
+    else this.#messages.delete(session);
+    return { cause: "message" };
+  }
+
+  // -- a run
+
+  // Bind a run as early as the host shows it. Gives the reason why it may not run, if there is one.
+  admit(run, session, { sessionId, trigger } = {}) {
+    if (!run || !session) return undefined;
+    const known = this.runs.get(run);
+    if (known) {
+      known.sessionId ??= sessionId;
+      return known.admission;
+    }
+    const record = { session, sessionId };
+    this.runs.set(run, record);
+    return (record.admission = this.#bind(run, record, this.#cause(run, session, trigger)));
+  }
+
+  async #bind(run, record, { cause, reports }) {
+    const { session } = record;
+    const mirrored = this.mirror.latched(session) || (reports && this.mirror.latched(reports));
+    let refusal = mirrored ? `${session} is stopped` : undefined;
+    // Before the engine's first word the mirror is empty, and a restarting host replays what was refused: only a
+    // person's own run goes on without it.
+    const blind = this.state === undefined && cause !== "message";
+    try {
+      const answer = await this.engine.ask("run_start", { run, session, cause, reports }, blind ? BOOT_MS : HOLD_MS);
+      record.bound = answer.bound;
+      if (!this.mirror.sessions.has(session)) this.mirror.sessions.set(session, [answer.generation, 0]);
+      refusal ??= answer.refusal ?? undefined;
+    } catch (error) {
+      this.log.warn(`clawstop: run ${run} is not recorded: ${error.message}`);
+      if (blind) refusal ??= "clawstop is not up yet";
+    }
+    return refusal;
+  }
+
+  // Its first model call or tool is due: too late to be answered with silence, so it is ended.
+  async started(run, session, sessionId) {
+    const refusal = await this.admit(run, session, { sessionId });
+    if (refusal) this.#refuse(run, refusal);
+  }
+
+  #refuse(run, why) {
+    const known = this.runs.get(run);
+    if (!known || known.ending) return;
+    known.ending = true;
+    this.log.warn(`clawstop: ended run ${run} of ${known.session}: ${why}`);
+    void host.endSession(known.session, known.sessionId);
+  }
+
+  runEnded(run) {
+    const known = this.runs.get(run);
+    if (!known) return;
+    this.runs.delete(run);
+    known.ended = Date.now();
+    this.engine.tell("run_end", { run, session: known.session });
+  }
+
+  // The host aborted a run because a person said so. Ours are marked `ending` before we abort them.
+  runStopped(run, session) {
+    const known = this.runs.get(run);
+    if (known?.ending) return;
+    if (known) known.ending = true;
+    this.#personStopped(session ?? known.session);
+  }
+
+  dead(run) {
+    const known = this.runs.get(run);
+    return Boolean(known?.bound !== undefined && known.bound < this.mirror.generation(known.session));
+  }
+
+  // -- the gate
+
+  // A reason, or undefined. "No" comes from the mirror; "yes" only ever from the engine. A tool that is asked
+  // for outside any run (the host's HTTP API) stands and falls with its session.
+  async gate({ id, run = "", session, tool }) {
+    if (!session) return `clawstop cannot tell which session this ${tool} call belongs to, so it is refused`;
+    if (run) void this.started(run, session);
+    const stopped = () => this.mirror.latched(session) || this.dead(run);
+    const mirrored = () => (stopped() ? `session ${session} was stopped; this run cannot act any more` : undefined);
+    let refusal = mirrored();
+    if (!refusal) {
+      try {
+        refusal = (await this.engine.ask("tool", { id, run, session, tool }, HOLD_MS)).refusal ?? mirrored();
+      } catch (error) {
+        refusal = mirrored() ?? this.#engineDown(session, error);
+      }
+    }
+    if (refusal && stopped()) this.#refuse(run, "it asked for a tool after its stop");
+    return refusal;
+  }
+
+  #engineDown(session, error) {
+    const setting = this.config?.engine_down ?? this.settings?.engine_down ?? "refuse";
+    if (setting === "allow_unstopped" && !this.mirror.everStopped(session)) return undefined;
+    return `clawstop does not answer (${error.message}), so no tool may run; ${SETUP}`;
+  }
+
+  toolEnded({ id, session, ok }) {
+    if (id && session) this.engine.tell("tool_end", { id, session, ok });
+  }
+
+  // The cookie for a process of this session, so that it is known whose it is.
+  cookie(session) {
+    const bound = [...this.runs.values()].filter((run) => run.session === session && run.bound !== undefined).map((run) => run.bound);
+    const generation = bound.length ? Math.min(...bound) : this.mirror.generation(session);
+    return this.state && `1:${this.state}:${generation}:run:${encodeURIComponent(session)}`;
+  }
+
+  // -- a stop that the host has carried out already
+
+  #personStopped(session) {
+    const id = crypto.randomUUID();
+    this.mirror.brakes.add(session);
+    this.engine.ask("stop", { id, session, trigger: "/stop", sender: "" }, STOP_MS).then(
+      (receipt) => this.log.info(`clawstop: stopped ${session}: ${receipt.processes.length} processes, converged: ${receipt.converged}`),
+      (error) => this.#tombstone(id, session, error),
+    );
+    if (!this.engine.connected) this.#tombstone(id, session, new Error("the engine is not running"));
+  }
+
+  // The engine takes these in when it comes back. Durable before it has its name.
+  #tombstone(id, session, error) {
+    try {
+      const file = path.join(this.folder, "tombstones", `${id}.json`);
+      fs.mkdirSync(path.dirname(file), { recursive: true, mode: 0o700 });
+      const handle = fs.openSync(`${file}.new`, "w", 0o600);
+      fs.writeSync(handle, JSON.stringify({ session, at: Date.now() }));
+      fs.fsyncSync(handle);
+      fs.closeSync(handle);
+      fs.renameSync(`${file}.new`, file);
+      const parent = fs.openSync(path.dirname(file), "r");
+      fs.fsyncSync(parent);
+      fs.closeSync(parent);
+      this.log.warn(`clawstop: ${session} is stopped; the engine will finish it when it is back (${error.message})`);
+    } catch (failure) {
+      this.log.error(`clawstop: ${session} is stopped only while this gateway runs: ${failure.message}`);
+    }
+  }
+
+  childSpawned({ child, parent, run }) {
+    if (!child || !parent) return;
+    if (this.mirror.latched(parent)) this.mirror.brakes.add(child);
+    this.engine.tell("child", { child, session: parent, run });
+  }
+}
+
+// announce:v1:<child's session key>:<child's run id>
+const childOf = (run) => run.split(":").slice(2, -1).join(":");
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+// Linux: start ticks, as in skill/clawstop/processes.py; elsewhere seconds, which only have to be a number.
+function startTime() {
+  try {
+    return Number(fs.readFileSync("/proc/self/stat", "utf8").split(") ").pop().split(" ")[19]);
+  } catch {
+    return Date.now() / 1000 - process.uptime();
+  }
+}

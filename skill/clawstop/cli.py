@@ -1,0 +1,270 @@
+"""The command line. Exit codes: 0 done, 1 failed, 2 wrong use, 3 stopped but something is left,
+5 not permitted."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import logging
+import os
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from . import __version__, client, receipts, server
+from .doctor import examine
+from .errors import ClawstopError
+from .install import install as run_install
+from .install import uninstall as run_uninstall
+from .paths import Paths, default_paths
+
+LEFT = 3
+
+
+class Group(click.Group):
+    """`kill` is another name for `stop`, and our errors are sentences, not tracebacks."""
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return super().get_command(ctx, "stop" if name == "kill" else name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ClawstopError as error:
+            click.echo(f"clawstop: {error}", err=True)
+            ctx.exit(error.exit_code)
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+@click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The OpenClaw state folder [default: $OPENCLAW_STATE_DIR or ~/.openclaw].",
+)
+@click.pass_context
+def main(ctx: click.Context, state_dir: Path | None) -> None:
+    """The stop button for AI agents.
+
+    \b
+    clawstop stop dev1        stop an agent: its runs, tools and processes
+    clawstop status           what is running, what is stopped
+    clawstop doctor           what is wrong, and what to do
+    """
+    ctx.obj = default_paths(state_dir)
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def ask(paths: Paths, method: str, **params: Any) -> dict[str, Any]:
+    return asyncio.run(client.call(paths, method, params))
+
+
+def show(value: Any) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+@main.command()
+@click.argument("target")
+@click.option("--dry-run", is_flag=True, help="Show what would be stopped; change nothing.")
+@click.option("--now", is_flag=True, help="SIGKILL at once, without the grace period.")
+@as_json
+@click.pass_obj
+def stop(paths: Paths, target: str, dry_run: bool, now: bool, as_json: bool) -> None:
+    """Stop TARGET: an agent's id, a session's key, `all` or `everything`.
+
+    \b
+    clawstop stop dev1
+    clawstop stop agent:main:main --dry-run
+    clawstop stop everything --now
+
+    Exit code 0: stopped and verified. 3: stopped, but something is left (it says what).
+    """
+    receipt = ask(
+        paths,
+        "stop",
+        id=secrets.token_hex(8),
+        target=target,
+        dry_run=dry_run,
+        who=getpass.getuser(),
+        grace=0 if now else None,
+    )
+    if as_json:
+        show(receipt)
+    elif dry_run:
+        _print_preview(receipt)
+    else:
+        _print_receipt(receipt)
+    if not dry_run and not receipt["converged"]:
+        sys.exit(LEFT)
+
+
+def _print_preview(preview: dict[str, Any]) -> None:
+    click.echo(f"would stop {preview['target']}: {', '.join(preview['scopes'])}")
+    for run in preview["runs"]:
+        click.echo(f"  run      {run['run']}  {run['session']}")
+    for process in preview["processes"]:
+        click.echo(f"  process  {process['pid']}  {process['command']}")
+    if preview["spared"]:
+        click.echo(f"  spared   {', '.join(preview['spared'])}")
+
+
+def _print_receipt(receipt: dict[str, Any]) -> None:
+    runs = len(receipt["runs"])
+    killed = sum(process["result"] == "dead" for process in receipt["processes"])
+    took = max(receipt["ms"].values())
+    if not receipt["converged"]:
+        click.echo(f"NOT COMPLETE: {receipt['target']} is stopped, but:")
+        for problem in receipt["left"]:
+            click.echo(f"  - {problem}")
+        click.echo("Run the same command again to finish.")
+    click.echo(
+        f"stopped {receipt['target']}: {runs} {'run' if runs == 1 else 'runs'} ended, "
+        f"{killed} {'process' if killed == 1 else 'processes'} killed, {took:.0f} ms "
+        f"(receipt {receipt['id']})"
+    )
+    if receipt["spared"]:
+        click.echo(f"not stopped: {', '.join(receipt['spared'])} (`everything` includes it)")
+
+
+@main.command()
+@click.argument("target")
+@as_json
+@click.pass_obj
+def release(paths: Paths, target: str, as_json: bool) -> None:
+    """Let TARGET run again. What was stopped stays dead; new messages start new runs.
+
+    \b
+    clawstop release dev1
+    """
+    answer = ask(paths, "release", target=target)
+    if as_json:
+        show(answer)
+    elif answer["released"]:
+        click.echo(f"released: {', '.join(answer['released'])}")
+    else:
+        click.echo(f"{answer['target']} was not stopped")
+
+
+@main.command()
+@as_json
+@click.pass_obj
+def status(paths: Paths, as_json: bool) -> None:
+    """Show gateways, sessions, and what is stopped.
+
+    \b
+    clawstop status --json
+    """
+    answer = ask(paths, "status")
+    if as_json:
+        show(answer)
+        return
+    for problem in answer["problems"]:
+        click.echo(f"PROBLEM: {problem}")
+    if not answer["gateways"]:
+        click.echo("no gateway is connected")
+    for gateway in answer["gateways"]:
+        click.echo(f"gateway  {gateway['host']} {gateway['version']} (pid {gateway['pid']})")
+    for scope in answer["latches"]:
+        click.echo(f"stopped  {scope}")
+    for session in answer["sessions"]:
+        state = "stopped" if session["stopped_since"] else "running" if session["runs"] else "idle"
+        click.echo(f"{state:8} {session['session']}  generation {session['generation']}")
+    for stop in answer["unfinished"]:
+        click.echo(f"unfinished stop {stop}")
+
+
+@main.command(name="receipts")
+@click.argument("id", required=False)
+@click.option("--verify", is_flag=True, help="Check the hash chain; exit 1 when it is broken.")
+@as_json
+@click.pass_obj
+def show_receipts(paths: Paths, id: str | None, verify: bool, as_json: bool) -> None:
+    """List the receipts of all stops, or show the one called ID.
+
+    \b
+    clawstop receipts --verify
+    """
+    found = [r for r in receipts.read(paths.receipts) if id in (None, r["id"])]
+    problems = receipts.verify(paths.receipts) if verify else []
+    if id and not found:
+        raise click.UsageError(f"there is no receipt {id}")
+    if as_json:
+        show({"receipts": found, "problems": problems})
+    elif id:
+        show(found[-1])
+    else:
+        for receipt in found:
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(receipt["at"]))
+            word = "converged" if receipt["converged"] else "NOT COMPLETE"
+            count = sum(process["result"] == "dead" for process in receipt["processes"])
+            click.echo(f"{when}  {receipt['id']}  {receipt['target']}  {count} killed  {word}")
+        for problem in problems:
+            click.echo(f"PROBLEM: {problem}")
+    if problems:
+        sys.exit(1)
+
+
+@main.command()
+@click.option("--openclaw", "binary", help="The openclaw command [default: the one on PATH].")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@click.pass_obj
+def install(paths: Paths, binary: str | None, dry_run: bool) -> None:
+    """Link the plugin into OpenClaw and set up the engine. Safe to repeat.
+
+    \b
+    clawstop install --dry-run
+    """
+    for line in run_install(paths, binary, dry_run=dry_run):
+        click.echo(line)
+
+
+@main.command()
+@click.option("--openclaw", "binary", help="The openclaw command [default: the one on PATH].")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@click.pass_obj
+def uninstall(paths: Paths, binary: str | None, dry_run: bool) -> None:
+    """Take the plugin out of OpenClaw. Receipts and state are kept.
+
+    \b
+    clawstop uninstall --dry-run
+    """
+    for line in run_uninstall(paths, binary, dry_run=dry_run):
+        click.echo(line)
+
+
+@main.command()
+@as_json
+@click.pass_obj
+def doctor(paths: Paths, as_json: bool) -> None:
+    """Say what is wrong and what to do about it. Exit code 1 when something is.
+
+    \b
+    clawstop doctor --json
+    """
+    findings = asyncio.run(examine(paths))
+    if as_json:
+        show([vars(finding) for finding in findings])
+    for finding in [] if as_json else findings:
+        click.echo(f"{'ok ' if finding.ok else 'BAD'}  {finding.what}")
+        if not finding.ok:
+            click.echo(f"     -> {finding.fix}")
+    if not all(finding.ok for finding in findings):
+        sys.exit(1)
+
+
+@main.command(hidden=True)
+@click.pass_obj
+def engine(paths: Paths) -> None:
+    """Be the engine until there is nothing to do. The bridge starts this."""
+    logging.basicConfig(
+        level=os.environ.get("CLAWSTOP_LOG", "INFO"),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    asyncio.run(server.serve(paths))

@@ -1,0 +1,94 @@
+"""How the command line reaches the engine: the one that runs, or by being it for one command."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from .engine import Engine
+from .errors import EngineUnreachable
+from .paths import Paths, read_json
+from .protocol import MAX_LINE, PROTOCOL, Peer
+from .server import EngineRunning, serve
+
+HELLO_SECONDS = 2.0  # an engine that cannot say hello by then is not going to stop anything
+TRIES_SECONDS = 20.0  # an engine that dies under us comes back, or we become it, well before
+
+
+async def call(paths: Paths, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Ask the engine; when none answers, be it for this one command.
+
+    An engine that goes away in the middle is asked again: a stop carries its id, so that asking
+    twice is asking once.
+    """
+    params = {**params, "pid": os.getpid()}
+    deadline = time.monotonic() + TRIES_SECONDS
+    while True:
+        try:
+            return await _ask_running(paths, method, params)
+        except EngineUnreachable:
+            with contextlib.suppress(EngineRunning):
+                answer = await serve(paths, _job(method, params))
+                assert answer is not None
+                return answer
+        if time.monotonic() > deadline:
+            raise EngineUnreachable(
+                f"an engine holds {paths.lock} but does not answer; see {paths.log}"
+            )
+        await asyncio.sleep(0.2)
+
+
+def _job(method: str, params: dict[str, Any]) -> Callable[[Engine], Awaitable[dict[str, Any]]]:
+    async def job(engine: Engine) -> dict[str, Any]:
+        answer: dict[str, Any] = await getattr(engine, f"do_{method}")(None, params)
+        return answer
+
+    return job
+
+
+async def _ask_running(paths: Paths, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    peer, reading = await connect(paths)
+    try:
+        answer: dict[str, Any] = await peer.ask(method, params, None)
+        return answer
+    finally:
+        peer.close()
+        await reading
+
+
+async def connect(paths: Paths) -> tuple[Peer, asyncio.Task[None]]:
+    """A connection that has said hello, and the task that reads it."""
+    endpoint = read_json(paths.endpoint)
+    if endpoint is None:
+        raise EngineUnreachable("no engine is running")
+    try:
+        if "socket" in endpoint:
+            reader, writer = await asyncio.open_unix_connection(endpoint["socket"], limit=MAX_LINE)
+        else:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", endpoint["port"], limit=MAX_LINE
+            )
+    except OSError as error:
+        raise EngineUnreachable(f"no engine is listening: {error}") from error
+    peer = Peer(reader, writer, _nothing_to_ask)
+    reading = asyncio.create_task(peer.run())
+    hello = {"protocol": PROTOCOL, "role": "cli", "token": endpoint.get("token", "")}
+    try:
+        await peer.ask("hello", hello, HELLO_SECONDS)
+    except TimeoutError:
+        peer.close()
+        await reading
+        raise EngineUnreachable("the engine does not answer") from None
+    except BaseException:
+        peer.close()
+        await reading
+        raise
+    return peer, reading
+
+
+async def _nothing_to_ask(peer: Peer, method: str, params: dict[str, Any]) -> Any:
+    raise EngineUnreachable(f"the command line answers nothing, not even {method}")

@@ -1,0 +1,58 @@
+"""Everything clawstop raises on purpose.
+
+    ClawstopError            a message for a person: what happened, and the next step
+    |-- UsageError           the caller asked for something that does not exist        exit 2
+    |-- NotPermitted         the caller may not do this                                exit 5
+    |-- EngineUnreachable    no engine answers                                         exit 1
+    |-- ProtocolError        the other side speaks something else                      exit 1
+    |-- StoreError           the state database cannot be read or written              exit 1
+    `-- SettingsError        a setting has an unknown name or a wrong type             exit 2
+
+`exit_code` is what the command line leaves with; `code` is the same thing on the wire.
+"""
+
+
+class ClawstopError(Exception):
+    code = "failed"
+    exit_code = 1
+
+
+class UsageError(ClawstopError):
+    code = "usage"
+    exit_code = 2
+
+
+class NotPermitted(ClawstopError):
+    code = "not_permitted"
+    exit_code = 5
+
+
+class EngineUnreachable(ClawstopError):
+    code = "unreachable"
+
+
+class ProtocolError(ClawstopError):
+    code = "protocol"
+
+
+class StoreError(ClawstopError):
+    code = "store"
+
+
+class SettingsError(ClawstopError):
+    code = "settings"
+    exit_code = 2
+
+
+BY_CODE: dict[str, type[ClawstopError]] = {
+    kind.code: kind
+    for kind in (
+        ClawstopError,
+        UsageError,
+        NotPermitted,
+        EngineUnreachable,
+        ProtocolError,
+        StoreError,
+        SettingsError,
+    )
+}

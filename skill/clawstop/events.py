@@ -1,0 +1,76 @@
+"""The things hooks are told about. Plain values: a plugin may keep them, none ever changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import scopes
+from .cookies import Owner
+from .processes import Ident
+from .store import Standing
+
+Receipt = Mapping[str, Any]  # one line of receipts.jsonl, as written
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    version: str
+    folder: Path
+    unfinished: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Message:
+    id: str
+    session: str
+    sender: str
+    authorised: bool
+
+
+@dataclass(frozen=True)
+class Run:
+    id: str
+    cause: str
+    standing: Standing
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    id: str
+    run: str
+    tool: str
+    standing: Standing
+
+
+@dataclass(frozen=True)
+class Output:
+    run: str | None
+    kind: str
+    standing: Standing
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A stop after step 1: what it covers and which generations it ended."""
+
+    id: str
+    trigger: str
+    who: str
+    target: str
+    scopes: Sequence[str]
+    bumped: Mapping[str, int]  # session -> its new generation
+    first: int  # the generation of a session that was never seen
+    state: str  # the id of the state folder: whose cookies count
+    grace: float = 0.5
+    spare: frozenset[Ident] = field(default_factory=frozenset)
+
+    def owns(self, owner: Owner) -> bool:
+        """True for a process of a session in this stop, from a generation that this stop ended."""
+        inside = owner.session in self.bumped or any(
+            scopes.covers(scope, owner.session) for scope in self.scopes
+        )
+        newest = self.bumped.get(owner.session, self.first)
+        return owner.state == self.state and inside and owner.generation < newest

@@ -1,0 +1,91 @@
+"""Going into a person's OpenClaw and out again, with the host's own commands.
+
+Each function yields a line for every step, before it is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from .errors import ClawstopError, UsageError
+from .paths import Paths, read_json, write_private
+from .settings import resource
+
+HOST_SECONDS = 180.0  # the host's CLI takes 3-10 s to start, and longer on a small machine
+PERMISSION = "plugins.entries.clawstop.hooks.allowConversationAccess"
+
+
+def engine_command() -> list[str]:
+    """How to start the engine, absolute and without PATH: this Python, this code."""
+    folder = Path(__file__).resolve().parent.parent
+    if (folder / "__main__.py").is_file():  # a checkout or a ClawHub download
+        return [sys.executable, "-X", "utf8", str(folder), "engine"]
+    return [sys.executable, "-X", "utf8", "-m", "clawstop", "engine"]
+
+
+def install(paths: Paths, binary: str | None, *, dry_run: bool) -> Iterator[str]:
+    openclaw = _find(binary)
+    plugin = resource("hooks", "openclaw")
+    command = engine_command()
+    yield f"write {paths.command}: {' '.join(command)}"
+    if not dry_run:
+        paths.prepare()
+        if (read_json(paths.command) or {}).get("command") != command:
+            write_private(paths.command, json.dumps({"command": command}))
+    for arguments in (
+        ["plugins", "install", "--link", str(plugin), "--force", "--accept-capabilities"],
+        ["plugins", "enable", "clawstop"],
+        ["config", "set", PERMISSION, "true"],
+    ):
+        yield f"run openclaw {' '.join(arguments)}"
+        if not dry_run:
+            _run(openclaw, paths, arguments)
+    yield "check that the plugin loads"
+    if not dry_run:
+        _run(openclaw, paths, ["plugins", "inspect", "clawstop"])
+        yield "done; restart the gateway if it is running, then: clawstop doctor"
+
+
+def uninstall(paths: Paths, binary: str | None, *, dry_run: bool) -> Iterator[str]:
+    openclaw = _find(binary)
+    arguments = ["plugins", "uninstall", "clawstop", "--force"]
+    yield f"run openclaw {' '.join(arguments)}"
+    if not dry_run:
+        _run(openclaw, paths, arguments)
+    yield f"remove {paths.command}"
+    if not dry_run:
+        paths.command.unlink(missing_ok=True)
+        yield f"done; receipts are kept in {paths.root}; restart the gateway if it is running"
+
+
+def _find(binary: str | None) -> str:
+    found = shutil.which(binary or "openclaw")
+    if not found:
+        raise UsageError(
+            f"{binary or 'openclaw'} was not found; install OpenClaw first, or say where it is "
+            "with --openclaw"
+        )
+    return found
+
+
+def _run(openclaw: str, paths: Paths, arguments: list[str]) -> str:
+    result = subprocess.run(
+        [openclaw, *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        timeout=HOST_SECONDS,
+        check=False,
+    )
+    if result.returncode:
+        raise ClawstopError(
+            f"openclaw {' '.join(arguments)} failed:\n{(result.stdout + result.stderr).strip()}"
+        )
+    return result.stdout

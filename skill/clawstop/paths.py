@@ -1,0 +1,155 @@
+"""Where clawstop keeps things: one private folder inside the OpenClaw state folder.
+
+<openclaw state>/clawstop/      0700
+    state.sqlite  state-id      generations, latches, runs, stops; whose cookies count
+    receipts.jsonl              the hash chain of receipts
+    engine.lock  endpoint.json  which engine is the one, and where it listens
+    command.json                how the bridge starts it; written by `install`
+    tombstones/                 stops the bridge made on its own
+    engine.log
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import StoreError
+
+# sun_path is 108 bytes on Linux and 104 on macOS, with the final NUL.
+MAX_SOCKET_PATH = 100
+
+
+@dataclass(frozen=True)
+class Paths:
+    openclaw: Path
+
+    @property
+    def root(self) -> Path:
+        return self.openclaw / "clawstop"
+
+    @property
+    def database(self) -> Path:
+        return self.root / "state.sqlite"
+
+    @property
+    def receipts(self) -> Path:
+        return self.root / "receipts.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "engine.lock"
+
+    @property
+    def endpoint(self) -> Path:
+        return self.root / "endpoint.json"
+
+    @property
+    def command(self) -> Path:
+        return self.root / "command.json"
+
+    @property
+    def tombstones(self) -> Path:
+        return self.root / "tombstones"
+
+    @property
+    def bridges(self) -> Path:
+        return self.root / "bridges"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "engine.log"
+
+    @property
+    def socket(self) -> Path:
+        """In the private folder, or, when that is too deep, in one of ours in the temp folder."""
+        wanted = self.root / "engine.sock"
+        if len(os.fsencode(wanted)) <= MAX_SOCKET_PATH:
+            return wanted
+        name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"clawstop-{os.getuid()}" / f"{name}.sock"
+
+    @property
+    def state_id(self) -> str:
+        """The random id of this state folder, on every cookie. In a file of its own, so that
+        processes are still known when the database is lost."""
+        file = self.root / "state-id"
+        try:
+            return file.read_text(encoding="ascii").strip()
+        except FileNotFoundError:
+            write_private(file, secrets.token_hex(8) + "\n")
+            return self.state_id
+
+    def prepare(self) -> None:
+        for folder in (self.root, self.tombstones, self.bridges, self.socket.parent):
+            private_folder(folder)
+
+
+def default_paths(openclaw: str | os.PathLike[str] | None = None) -> Paths:
+    chosen = openclaw or os.environ.get("OPENCLAW_STATE_DIR") or Path.home() / ".openclaw"
+    return Paths(Path(chosen).expanduser().absolute())
+
+
+def private_folder(folder: Path) -> None:
+    """Make `folder`, ours and 0700; refuse one that somebody else put there."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    info = os.lstat(folder)
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+        raise StoreError(f"{folder} is not a folder of yours; move it away and try again")
+    if stat.S_IMODE(info.st_mode) & 0o077:
+        os.chmod(folder, 0o700)
+
+
+def is_private(file: Path) -> bool:
+    """A plain file of ours that nobody else can write."""
+    try:
+        info = os.lstat(file)
+    except OSError:
+        return False
+    return (
+        stat.S_ISREG(info.st_mode)
+        and info.st_uid == os.getuid()
+        and not stat.S_IMODE(info.st_mode) & 0o022
+    )
+
+
+def write_private(file: Path, text: str) -> None:
+    """Replace `file` in one step, 0600, durable: a reader sees the old text or the new."""
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(name, file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    sync_folder(file.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name in `folder` survive a power cut."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def read_json(file: Path) -> dict[str, Any] | None:
+    """A JSON object from a private file of ours, or None."""
+    if not is_private(file):
+        return None
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None

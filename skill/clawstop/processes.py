@@ -1,0 +1,365 @@
+"""Processes: who they are, and which of them carry a cookie. This module signals nobody.
+
+A process is (pid, start time); a pid alone names whoever holds the number now. An `Ident` carries
+its own clock: an int is Linux start ticks since boot, a float is psutil's creation time.
+
+Linux reads /proc directly. macOS and Windows, and `portable=True`, go through psutil, which is
+imported only then. On macOS the system hides the environment of its own binaries, so a look there
+is partial.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal, NamedTuple
+
+from clawstop import cookies
+from clawstop.cookies import Owner
+
+Match = Callable[[Owner], bool]
+
+LINUX = sys.platform == "linux"
+
+_COOKIE = cookies.VARIABLE.encode() + b"="
+_COMMAND_CHARS = 200  # a receipt line is for reading
+_FIRST_READ = 16 * 1024  # holds nearly every environment, and stays below malloc's mmap threshold
+_NEXT_READ = 128 * 1024  # few calls for the rare large one
+_EXEC_PAUSE = 0.001  # execve of a cached binary shows no environment for about this long
+_EXEC_LOOKS = 50  # and from a cold disk for some tens of that
+_DYING = (FileNotFoundError, ProcessLookupError)  # how procfs says so; other errors are real
+_ZOMBIE = (b"Z", b"X")
+_BUSY = (b"R", b"D")
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD in the flags of /proc/PID/stat
+_EXITING = 0x00000004  # PF_EXITING: its memory is given back, its death is a moment away
+
+
+@dataclass(frozen=True, order=True)
+class Ident:
+    """The identity of a process, within one boot of the machine."""
+
+    pid: int
+    start: int | float
+
+
+class Sameness(Enum):
+    SAME = "same"
+    DIFFERENT = "different"  # gone, or the pid belongs to another process by now
+    UNKNOWN = "unknown"  # it exists, but we may not see when it started
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A living process that is proven to belong to an owner."""
+
+    ident: Ident
+    owner: Owner
+    proof: str
+    parent: int
+    command: str
+
+
+@dataclass
+class Missed:
+    """Who died or changed under a look. They may have forked, so somebody may be left.
+
+    `owned` says that one of them is known to have carried a matching cookie.
+    """
+
+    pids: set[int] = field(default_factory=set)
+    owned: bool = False
+
+
+def ident_of(pid: int, *, portable: bool = False) -> Ident | None:
+    """Return the identity of whoever holds this pid now; None when nobody does or it is hidden."""
+    try:
+        life = _life(pid, portable)
+    except PermissionError:
+        return None
+    return Ident(pid, life.start) if life else None
+
+
+def compare(ident: Ident) -> Sameness:
+    """Say whether the pid still belongs to this process. Only SAME may ever be signalled."""
+    try:
+        life = _life(ident.pid, isinstance(ident.start, float))
+    except PermissionError:
+        return Sameness.UNKNOWN
+    return Sameness.SAME if life and life.start == ident.start else Sameness.DIFFERENT
+
+
+def gone(ident: Ident) -> bool:
+    """Say whether the process is proven dead. A zombie is; one that cannot be seen is not."""
+    try:
+        life = _life(ident.pid, isinstance(ident.start, float))
+    except PermissionError:
+        return False
+    return life is None or life.start != ident.start or life.dead
+
+
+def ancestors(pid: int, *, portable: bool = False) -> list[Ident]:
+    """Return the process itself, its parent, and so on up to init, as far as they can be seen."""
+    line: dict[int, Ident] = {}
+    try:
+        while pid not in line and (life := _life(pid, portable)):
+            line[pid] = Ident(pid, life.start)
+            pid = life.parent
+    except PermissionError:
+        pass
+    return list(line.values())
+
+
+def find(match: Match, *, portable: bool = False) -> list[Owned]:
+    """Return every living process whose cookie matches, newest first.
+
+    Never pid 0 or 1, never the caller. What cannot be read (another user's, hidden, dying) is left
+    out: it is not proven owned. OSError when nothing can be looked at, as without descriptors.
+    """
+    return list(scan(match, portable=portable))
+
+
+def scan(match: Match, *, portable: bool = False, missed: Missed | None = None) -> Iterator[Owned]:
+    """Like `find`, one at a time, so that each can be stopped before the next is looked for."""
+    missed = missed or Missed()
+    look = _scan_proc if LINUX and not portable else _scan_psutil
+    for found in look(missed.pids):
+        owner = next(filter(match, found.owners), None)
+        if owner and found.ident:
+            yield Owned(found.ident, owner, "cookie", found.parent, found.command)
+        elif owner:
+            missed.owned = True
+
+
+class _Life(NamedTuple):
+    start: int | float
+    parent: int
+    dead: bool
+
+
+class _Found(NamedTuple):
+    ident: Ident | None  # None: it was gone before its identity could be read
+    parent: int
+    command: str
+    owners: list[Owner]
+
+
+# -- Linux -------------------------------------------------------------------------------------
+
+
+class _Stat(NamedTuple):
+    state: bytes
+    parent: int
+    flags: int
+    threads: int
+    start: int
+    env_end: int
+
+    @property
+    def dead(self) -> bool:
+        # A leader that left its threads behind is shown as a zombie too, and is very much alive.
+        return self.state in _ZOMBIE and self.threads <= 1
+
+
+def _scan_proc(missed: set[int]) -> Iterator[_Found]:
+    unwanted = {0, 1, os.getpid()}
+    starting = []
+    # Newest first: what forks on and on is read the instant after it was listed.
+    for name in reversed(os.listdir("/proc")):
+        if not name.isdigit():
+            continue
+        try:
+            environ = _read(f"/proc/{name}/environ")
+        except PermissionError:
+            continue
+        except _DYING:
+            environ = b""
+        if environ and _COOKIE not in environ:
+            continue
+        pid = int(name)
+        if pid in unwanted:
+            continue
+        blank = "" if environ else _why_blank(pid, missed)
+        if blank == "starting":
+            starting.append(pid)
+        elif blank != "nobody":
+            found = _closer_look(pid, missed)
+            if found or environ:
+                yield found or _Found(None, 0, "", _owners(environ))
+    for pid in starting:
+        for _ in range(_EXEC_LOOKS):
+            if _why_blank(pid, missed) != "starting":
+                break
+            time.sleep(_EXEC_PAUSE)
+        if found := _closer_look(pid, missed):
+            yield found
+
+
+def _why_blank(pid: int, missed: set[int]) -> Literal["nobody", "starting", "hidden"]:
+    """Say why an environment read as empty."""
+    try:
+        stat = _stat(pid)
+    except _DYING:
+        missed.add(pid)
+        return "nobody"
+    if stat.flags & _KERNEL_THREAD:
+        return "nobody"
+    if stat.dead or (stat.flags & _EXITING and stat.threads <= 1):
+        missed.add(pid)
+        return "nobody"
+    # inside execve, which never sleeps, it is not in place yet
+    return "starting" if not stat.env_end and stat.state in _BUSY else "hidden"
+
+
+def _closer_look(pid: int, missed: set[int]) -> _Found | None:
+    try:
+        # Everything read below this descriptor is of one process, even if the pid is recycled.
+        folder = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)
+    except _DYING:
+        missed.add(pid)
+        return None
+    try:
+        stat = _stat(pid, folder)
+        if stat.dead or (not stat.env_end and stat.state in _BUSY):
+            missed.add(pid)
+            return None
+        owners = _owners(_environ(folder, stat))
+        if not owners:
+            return None
+        command = _read("cmdline", folder).rstrip(b"\0").replace(b"\0", b" ")
+        command = command or b"[" + _read("comm", folder).strip() + b"]"
+        text = command.decode(errors="replace")[:_COMMAND_CHARS]
+        return _Found(Ident(pid, stat.start), stat.parent, text, owners)
+    except PermissionError:
+        return None
+    except _DYING:
+        missed.add(pid)
+        return None
+    finally:
+        os.close(folder)
+
+
+def _environ(folder: int, stat: _Stat) -> bytes:
+    if stat.state not in _ZOMBIE:
+        return _read("environ", folder)
+    tasks = os.open("task", os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
+    try:
+        for thread in os.listdir(tasks):
+            try:
+                environ = _read(f"{thread}/environ", tasks)
+            except (*_DYING, PermissionError):
+                continue
+            if environ:
+                return environ
+        return b""
+    finally:
+        os.close(tasks)
+
+
+def _owners(environ: bytes) -> list[Owner]:
+    texts = (entry[len(_COOKIE) :] for entry in environ.split(b"\0") if entry.startswith(_COOKIE))
+    owners = (cookies.parse(text.decode("ascii", errors="replace")) for text in texts)
+    return [owner for owner in owners if owner is not None]
+
+
+def _stat(pid: int, folder: int | None = None) -> _Stat:
+    line = _read("stat" if folder is not None else f"/proc/{pid}/stat", folder)
+    # The name in brackets may hold spaces and brackets itself; the fields after it are proc(5)'s.
+    f = line[line.rindex(b")") + 2 :].split()
+    return _Stat(f[0], int(f[1]), int(f[6]), int(f[17]), int(f[19]), int(f[48]))
+
+
+def _read(path: str, folder: int | None = None) -> bytes:
+    fd = os.open(path, os.O_RDONLY, dir_fd=folder)
+    try:
+        data = os.read(fd, _FIRST_READ)
+        if len(data) < _FIRST_READ:  # procfs gives all it has: a short read is the end
+            return data
+        parts = [data]
+        while data := os.read(fd, _NEXT_READ):
+            parts.append(data)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+# -- everywhere --------------------------------------------------------------------------------
+
+
+def _scan_psutil(missed: set[int]) -> Iterator[_Found]:
+    import psutil
+
+    blank: list[int] = []
+    for pid in reversed(psutil.pids()):
+        if found := _look_psutil(pid, missed, blank):
+            yield found
+    if blank:  # hidden from us, or inside exec: those have their environment a moment later
+        time.sleep(_EXEC_PAUSE * 10)
+    for pid in tuple(blank):
+        if found := _look_psutil(pid, missed, blank):
+            yield found
+
+
+def _look_psutil(pid: int, missed: set[int], blank: list[int]) -> _Found | None:
+    import psutil
+
+    if pid in (0, 1, os.getpid()):
+        return None
+    try:
+        process = psutil.Process(pid)
+        ident = Ident(pid, process.create_time())
+        environ = process.environ()
+        if not environ:
+            blank.append(pid)
+        owner = cookies.parse(environ.get(cookies.VARIABLE, ""))
+        if owner is None:
+            return None
+        parent, command = process.ppid(), " ".join(process.cmdline()) or f"[{process.name()}]"
+        if process.status() == psutil.STATUS_ZOMBIE or not process.is_running():
+            missed.add(pid)  # is_running compares identities: nothing above was a successor's
+            return None
+    except psutil.NoSuchProcess:
+        missed.add(pid)
+        return None
+    except (psutil.Error, OSError):
+        return None
+    # psutil keeps undecodable bytes as surrogates, which no receipt could be written with
+    text = command.encode(errors="replace").decode()[:_COMMAND_CHARS]
+    return _Found(ident, parent, text, [owner])
+
+
+def _life(pid: int, portable: bool) -> _Life | None:
+    """Return what is known of the holder of a pid, None when there is none; PermissionError."""
+    if pid <= 0:
+        return None
+    if LINUX and not portable:
+        try:
+            stat = _stat(pid)
+        except _DYING:
+            if _exists(pid):
+                raise PermissionError(f"process {pid} is hidden (hidepid)") from None
+            return None
+        return _Life(stat.start, stat.parent, stat.dead)
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        dead = process.status() == psutil.STATUS_ZOMBIE
+        return _Life(process.create_time(), process.ppid(), dead)
+    except psutil.NoSuchProcess:
+        return None
+    except (psutil.Error, OSError) as error:
+        raise PermissionError(str(error)) from error
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True

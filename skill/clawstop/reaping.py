@@ -1,0 +1,310 @@
+"""Reaping: end every process that carries a matching cookie, and prove that each is dead.
+
+Look, freeze, look again until a look finds nobody new; TERM and a grace; KILL; look again. One
+deadline holds for the whole set, and what is alive at the end is said to be alive.
+
+Linux signals through pidfds, which can never reach a recycled pid. Elsewhere, with
+`portable=True`, and where pidfds cannot be had, the identity is compared right before each signal.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Literal
+
+from clawstop.cookies import Owner
+from clawstop.processes import Ident, Match, Missed, Owned, Sameness, compare, gone, scan
+
+GRACE = 0.5  # enough to flush and unlock; a person who said stop sees no delay
+DEADLINE = 10.0  # exit of a process with much memory or on a slow disk; longer means stuck in I/O
+FREEZE = 2.0  # a fork bomb of 1,500 freezes in about one second; past that KILL is kinder
+SLICE = 0.2  # between looks while something killed is slow to die: its children must not wait
+TICK = 0.01  # start times have this resolution on Linux; finer polling would only burn CPU
+SPARE_DESCRIPTORS = 64  # for looking, and for the rest of the engine, while pidfds are held
+RESTLESS_LOOKS = 10  # a busy machine always misses somebody; its strangers must not hold us up
+LOST_LOOKS = 50  # but when one of ours died under our eyes: it may fork on, and is met in 2 to 20
+
+Verb = Literal["suspend", "terminate", "resume", "kill"]  # psutil's words, which Windows has too
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was done to one process and what came of it, `ms` after the reaping began."""
+
+    ident: Ident
+    owner: Owner
+    proof: str
+    command: str
+    signal: Literal["TERM", "KILL", "none"]
+    result: Literal["dead", "alive", "spared", "would"]
+    ms: float
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Reaped:
+    """The end of a reaping: `left` are those of `outcomes` that are not dead.
+
+    `settled` is False when no look came back empty before the deadline; `error` says why the last
+    look failed, if it did.
+    """
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    left: list[Outcome] = field(default_factory=list)
+    spared: list[Outcome] = field(default_factory=list)
+    looks: int = 0
+    settled: bool = True
+    error: str = ""
+
+    @property
+    def clean(self) -> bool:
+        return self.settled and not self.left
+
+
+def reap(
+    match: Match,
+    *,
+    spare: Collection[Ident] = (),
+    grace: float = GRACE,
+    deadline: float = DEADLINE,
+    portable: bool = False,
+    dry_run: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Reaped:
+    """End every process whose cookie matches, except the spared and the caller itself.
+
+    A caller that may run inside what it stops spares `processes.ancestors(os.getpid())`.
+    `grace` 0 kills at once. `dry_run` looks once, signals nobody, and answers "would".
+    """
+    hunt = _Hunt(match, spare, portable, clock, sleep)
+    end = hunt.began + deadline
+    try:
+        if dry_run:
+            hunt.look(None)
+            return hunt.reaped(not hunt.error, "would")
+        if grace > 0:
+            frozen_by = hunt.began + min(FREEZE, deadline / 2)
+            while hunt.look("suspend") and clock() < frozen_by:
+                pass
+            hunt.send("terminate")  # all of them before any goes on, so that nobody is restarted
+            hunt.send("resume")
+            hunt.wait(min(clock() + grace, end))
+            hunt.send("kill")
+            hunt.wait(min(clock() + SLICE, end))
+        while not (settled := not hunt.look("kill") and not hunt.dying()) and clock() < end:
+            hunt.wait(min(clock() + SLICE, end))
+        return hunt.reaped(settled, "alive")
+    finally:
+        hunt.close()  # after an error the frozen stay frozen: they are condemned, not forgotten
+
+
+class _Hunt:
+    """All that one reaping knows: whom it met, who is dead, who slipped by."""
+
+    def __init__(
+        self,
+        match: Match,
+        spare: Collection[Ident],
+        portable: bool,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self.match, self.portable, self.clock, self.sleep = match, portable, clock, sleep
+        self.spare: dict[int, list[Ident]] = {}
+        for ident in spare:
+            self.spare.setdefault(ident.pid, []).append(ident)
+        self.began = clock()
+        self.targets: dict[Ident, _Target] = {}
+        self.spared: dict[Ident, Owned] = {}
+        self.missed: set[int] = set()
+        self.looks = self.restless = 0
+        self.lost = False
+        self.error = ""
+
+    def look(self, verb: Verb | None) -> bool:
+        """Look once, do this to whoever is new at sight, and say whether to look again."""
+        self.looks += 1
+        self.error = ""
+        missed = Missed()
+        new = False
+        try:
+            for owned in scan(self.match, portable=self.portable, missed=missed):
+                new = self._meet(owned, verb) or new
+        except OSError as error:  # no look, no proof: end what we know, look again
+            self.error = str(error)
+            self.sleep(TICK)
+            return True
+        self.lost = self.lost or missed.owned
+        slipped_by = missed.pids - self.missed
+        self.missed |= missed.pids
+        self.restless = self.restless + 1 if slipped_by and not new else 0
+        return new or 0 < self.restless < (LOST_LOOKS if self.lost else RESTLESS_LOOKS)
+
+    def _meet(self, owned: Owned, verb: Verb | None) -> bool:
+        """Do this to one that a look found, unless it is spared or was met before."""
+        if self._is_spared(owned.ident):
+            self.spared[owned.ident] = owned
+            return False
+        target = self.targets.get(owned.ident)
+        if target and target.died is None:
+            return False
+        target = self.targets[owned.ident] = _Target(owned, self.clock)  # the found are not dead
+        if verb:
+            target.send(verb)
+            self.lost = self.lost or target.died is not None
+        return True
+
+    def _is_spared(self, ident: Ident) -> bool:
+        # compare, as the two may hold different clocks; in doubt it is spared
+        spare = self.spare.get(ident.pid, [])
+        return any(compare(one) is not Sameness.DIFFERENT for one in spare)
+
+    def send(self, verb: Verb) -> None:
+        """Do this to everybody who is not dead, descendants before their parents."""
+        for target in sorted(self.targets.values(), key=lambda t: t.ident.start, reverse=True):
+            if target.died is None:
+                target.send(verb)
+
+    def dying(self) -> list[_Target]:
+        return [t for t in self.targets.values() if t.died is None and not t.error]
+
+    def wait(self, until: float) -> None:
+        """Wait for all whom we could signal to be dead, but not longer."""
+        poller = select.poll() if hasattr(select, "poll") else None
+        polled: dict[int, _Target] = {}
+        ticked: list[_Target] = []
+        for target in self.dying():
+            if poller and target.fd is not None:
+                poller.register(target.fd, select.POLLIN)
+                polled[target.fd] = target
+            else:
+                ticked.append(target)
+        while True:
+            ticked = [target for target in ticked if not target.check()]
+            left = until - self.clock()
+            if left <= 0 or not (ticked or polled):
+                return
+            pause = min(left, TICK) if ticked else left
+            if not (poller and polled):
+                self.sleep(pause)
+                continue
+            for fd, _ in poller.poll(pause * 1000):
+                poller.unregister(fd)
+                # before Linux 6.16 an exec by a thread woke the poll too: believe it, but verify
+                ticked.append(polled.pop(fd))
+
+    def reaped(self, settled: bool, not_dead: Literal["would", "alive"]) -> Reaped:
+        ms = (self.clock() - self.began) * 1000
+        outcomes = [target.outcome(self.began, ms, not_dead) for target in self.targets.values()]
+        left = [outcome for outcome in outcomes if outcome.result != "dead"]
+        spared = [
+            Outcome(o.ident, o.owner, o.proof, o.command, "none", "spared", ms)
+            for o in self.spared.values()
+        ]
+        return Reaped(outcomes, left, spared, self.looks, settled, self.error)
+
+    def close(self) -> None:
+        for target in self.targets.values():
+            target.close()
+
+
+class _Target:
+    """One condemned process: how to reach it, what was done to it, when it was seen dead."""
+
+    def __init__(self, owned: Owned, clock: Callable[[], float]) -> None:
+        self.owned, self.ident, self.clock = owned, owned.ident, clock
+        self.signal: Literal["TERM", "KILL", "none"] = "none"
+        self.error = ""
+        self.died: float | None = None
+        self.fd = _pidfd(self.ident)
+
+    def send(self, verb: Verb) -> None:
+        """Signal the process if it is the same one; nobody else can be hit."""
+        try:
+            if self.fd is None:
+                _signal_by_pid(self.ident, verb)
+            else:
+                signal.pidfd_send_signal(self.fd, _signal(verb))
+        except ProcessLookupError:
+            self.bury()
+        except PermissionError as error:
+            self.error = str(error)
+        else:
+            self.error = ""
+            if verb == "terminate":
+                self.signal = "TERM"
+            elif verb == "kill":
+                self.signal = "KILL"
+
+    def check(self) -> bool:
+        """Look whether it is dead, and say so."""
+        if self.died is None and gone(self.ident):
+            self.bury()
+        return self.died is not None
+
+    def bury(self) -> None:
+        self.died = self.clock()
+        self.close()
+
+    def close(self) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+    def outcome(self, began: float, ms: float, not_dead: Literal["would", "alive"]) -> Outcome:
+        dead = self.check()
+        if self.died is not None:
+            ms = (self.died - began) * 1000
+        o = self.owned
+        result = "dead" if dead else not_dead
+        error = "" if dead else self.error
+        return Outcome(o.ident, o.owner, o.proof, o.command, self.signal, result, ms, error)
+
+
+def _pidfd(ident: Ident) -> int | None:
+    """Open a pidfd on this very process; None where that cannot be had."""
+    if sys.platform != "linux" or isinstance(ident.start, float):
+        return None
+    import resource
+
+    try:
+        fd = os.pidfd_open(ident.pid)
+    except (OSError, AttributeError):  # dead, old kernel, seccomp, or out of descriptors
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    enough = limit == resource.RLIM_INFINITY or fd < limit - SPARE_DESCRIPTORS
+    if enough and compare(ident) is Sameness.SAME:
+        return fd
+    os.close(fd)
+    return None
+
+
+def _signal_by_pid(ident: Ident, verb: Verb) -> None:
+    sameness = compare(ident)
+    if sameness is Sameness.DIFFERENT:
+        raise ProcessLookupError(f"process {ident.pid} is gone")
+    if sameness is Sameness.UNKNOWN:
+        raise PermissionError(f"the identity of process {ident.pid} cannot be verified")
+    if isinstance(ident.start, int):
+        os.kill(ident.pid, _signal(verb))
+        return
+    import psutil
+
+    try:
+        getattr(psutil.Process(ident.pid), verb)()
+    except psutil.NoSuchProcess as error:
+        raise ProcessLookupError(str(error)) from error
+    except psutil.AccessDenied as error:
+        raise PermissionError(str(error)) from error
+
+
+def _signal(verb: Verb) -> signal.Signals:
+    names = {"suspend": "STOP", "terminate": "TERM", "resume": "CONT", "kill": "KILL"}
+    return signal.Signals[f"SIG{names[verb]}"]

@@ -1,0 +1,40 @@
+"""What a stop covers: everything, one agent, or one session.
+
+A scope is a plain string, so that it can be stored, sent and compared:
+
+    "*"                    everything
+    "agent:dev1"           every session of an agent, also those that do not exist yet
+    "agent:dev1:main"      one session
+"""
+
+from .errors import UsageError
+
+EVERYTHING = "*"
+MAX_KEY = 512  # the host's longest session keys are under 200 characters; a longer one is an attack
+
+
+def is_session(scope: str) -> bool:
+    return scope.startswith("agent:") and scope.count(":") >= 2
+
+
+def agent_of(session: str) -> str:
+    """The agent id inside `agent:<id>:<rest>`, or "main" for the host's short keys."""
+    parts = session.split(":", 2)
+    return parts[1] if len(parts) == 3 and parts[0] == "agent" else "main"
+
+
+def agent_scope(agent: str) -> str:
+    return f"agent:{agent}"
+
+
+def covers(scope: str, session: str) -> bool:
+    if scope in (EVERYTHING, session):
+        return True
+    return not is_session(scope) and scope == agent_scope(agent_of(session))
+
+
+def check_key(key: str) -> str:
+    """A session key from outside, or UsageError. It is data and never becomes a path."""
+    if not key or len(key) > MAX_KEY or not key.isprintable():
+        raise UsageError(f"not a session key: {key[:80]!r}")
+    return key

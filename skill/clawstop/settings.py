@@ -1,0 +1,69 @@
+"""Settings: claw.json has every key with its type and default; the plugin's entry in the OpenClaw
+config overrides it, and `CLAWSTOP_<KEY>` overrides both."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import SettingsError
+
+ENVIRONMENT = "CLAWSTOP_"
+
+
+def resource(*parts: str) -> Path:
+    """A file that ships with clawstop: beside the package in a checkout, inside it in a wheel."""
+    here = Path(__file__).resolve().parent
+    checkout = here.parent.parent
+    base = checkout if (checkout / "claw.json").is_file() else here / "_data"
+    return base.joinpath(*parts)
+
+
+@functools.cache
+def declared() -> dict[str, dict[str, Any]]:
+    settings = json.loads(resource("claw.json").read_text(encoding="utf-8"))["settings"]
+    return dict(settings)
+
+
+@dataclass(frozen=True)
+class Settings:
+    engine_down: str
+    grace_ms: int
+
+    @classmethod
+    def load(
+        cls, configured: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ
+    ) -> Settings:
+        """Defaults, then the plugin's config, then the environment; SettingsError names the key."""
+        values = {key: about["default"] for key, about in declared().items()}
+        for key, value in (configured or {}).items():
+            if key not in values:
+                raise SettingsError(
+                    f"plugins.entries.clawstop.config.{key}: there is no such setting; "
+                    f"known: {', '.join(sorted(values))}"
+                )
+            values[key] = _checked(f"plugins.entries.clawstop.config.{key}", key, value)
+        for key in values:
+            name = ENVIRONMENT + key.upper()
+            if name in environ:
+                text = environ[name]
+                number = declared()[key]["type"] == "integer" and text.isascii() and text.isdigit()
+                values[key] = _checked(name, key, int(text) if number else text)
+        return cls(**values)
+
+
+def _checked(where: str, key: str, value: Any) -> Any:
+    about = declared()[key]
+    if about["type"] == "integer":
+        low, high = about["minimum"], about["maximum"]
+        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+            return value
+        raise SettingsError(f"{where}: expected a whole number from {low} to {high}, got {value!r}")
+    if value in about["choices"]:
+        return value
+    raise SettingsError(f"{where}: expected one of {', '.join(about['choices'])}, got {value!r}")

@@ -1,0 +1,389 @@
+"""The truth: generations, latches, bound runs and unfinished stops, durable in SQLite.
+
+Nothing else keeps truth. Every public method that changes something is one transaction, on disk
+(WAL, full sync) when it returns. The rules that matter:
+
+- A session's generation only grows. A run is bound to one generation and dead once it is older.
+- A latch has a number that only grows. A session is latched while a latch that covers it is newer
+  than the session's own last release. So a message releases one session under an agent-wide latch
+  and leaves the others closed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import scopes
+from .errors import StoreError
+
+log = logging.getLogger("clawstop.store")
+
+SCHEMA_VERSION = 1
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE sessions (
+    key TEXT PRIMARY KEY,
+    generation INTEGER NOT NULL,
+    released INTEGER NOT NULL DEFAULT 0,    -- the newest latch number that a release has answered
+    parent TEXT,                            -- the session that spawned it
+    born INTEGER                            -- the parent's generation that did
+) WITHOUT ROWID;
+CREATE INDEX sessions_by_parent ON sessions (parent);
+CREATE TABLE latches (
+    scope TEXT PRIMARY KEY, number INTEGER NOT NULL, stop TEXT NOT NULL, since REAL NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE runs (
+    id TEXT NOT NULL, session TEXT NOT NULL, generation INTEGER NOT NULL,
+    cause TEXT NOT NULL, started REAL NOT NULL, ended REAL, PRIMARY KEY (session, id)
+) WITHOUT ROWID;
+CREATE INDEX runs_by_session ON runs (session, ended);
+CREATE TABLE stops (
+    id TEXT PRIMARY KEY, request TEXT NOT NULL, bumped TEXT NOT NULL,
+    created REAL NOT NULL, finished REAL
+) WITHOUT ROWID;
+CREATE TABLE messages (id TEXT PRIMARY KEY, seen REAL NOT NULL) WITHOUT ROWID;
+"""
+BUSY_SECONDS = 5.0  # nobody but one engine writes; a longer wait means something is broken
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run, or a session without one, stands at this instant."""
+
+    session: str
+    generation: int
+    bound: int | None = None  # the run's generation; None when no run is asked about
+    latched_since: float | None = None
+
+    @property
+    def dead(self) -> bool:
+        return self.bound is not None and self.bound < self.generation
+
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing of this may act or speak; None when it may."""
+        if self.latched_since is not None:
+            clock = time.strftime("%H:%M", time.localtime(self.latched_since))
+            return f"session {self.session} is stopped since {clock}; send it a message to go on"
+        if self.dead:
+            return (
+                f"this run of {self.session} was stopped (generation {self.bound}, "
+                f"now {self.generation}) and cannot act any more"
+            )
+        return None
+
+
+class Store:
+    def __init__(
+        self, connection: sqlite3.Connection, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._db = connection
+        self._clock = clock
+
+    @classmethod
+    def open(cls, file: Path, clock: Callable[[], float] = time.time) -> Store:
+        """Open or make the database. One that cannot be read is moved aside, and the new one
+        starts with everything latched: what was closed stays closed."""
+        fresh = not file.exists()
+        try:
+            store = cls(_connect(file), clock)
+            store._migrate(first_generation=1)
+        except sqlite3.DatabaseError as broken:
+            if fresh or isinstance(broken, sqlite3.OperationalError):
+                raise StoreError(f"cannot use {file}: {broken}") from broken
+            aside = file.with_name(f"{file.name}.corrupt-{int(clock())}")
+            log.error("state database is corrupt: moved to %s, everything is latched", aside)
+            for suffix in ("-wal", "-shm"):
+                file.with_name(file.name + suffix).unlink(missing_ok=True)
+            file.rename(aside)
+            store = cls(_connect(file), clock)
+            # Larger than any generation that was ever reached by counting.
+            store._migrate(first_generation=int(clock()))
+            store.begin_stop("corrupt-state", {"trigger": "corrupt state database"}, ["*"], [])
+            store.finish_stop("corrupt-state")
+        return store
+
+    def close(self) -> None:
+        self._db.close()
+
+    # -- life of the database
+
+    def _migrate(self, first_generation: int) -> None:
+        found = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if found > SCHEMA_VERSION:
+            raise StoreError(
+                f"the state database has schema {found}, this clawstop knows {SCHEMA_VERSION}; "
+                "update clawstop"
+            )
+        if found == SCHEMA_VERSION:
+            if self._db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+                raise sqlite3.DatabaseError("quick_check failed")
+            return
+        with self._transaction():
+            for statement in SCHEMA.split(";\n"):
+                self._db.execute(statement)
+            values = {"generation": str(first_generation), "latch": "0"}
+            self._db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
+            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
+            self._db.execute("COMMIT")
+        except BaseException as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise StoreError(f"state not saved: {error}") from error
+            raise
+
+    def _meta(self, key: str) -> str:
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return str(row[0])
+
+    @property
+    def first_generation(self) -> int:
+        """The generation of a session that was never seen."""
+        return int(self._meta("generation"))
+
+    # -- sessions and runs
+
+    def _ensure(self, session: str) -> int:
+        """The session's generation; a session seen for the first time gets a row."""
+        row = self._db.execute(
+            "SELECT generation FROM sessions WHERE key = ?", (session,)
+        ).fetchone()
+        if row:
+            return int(row[0])
+        first = self.first_generation
+        self._db.execute("INSERT INTO sessions (key, generation) VALUES (?, ?)", (session, first))
+        return first
+
+    def generation(self, session: str) -> int:
+        row = self._db.execute(
+            "SELECT generation FROM sessions WHERE key = ?", (session,)
+        ).fetchone()
+        return int(row[0]) if row else self.first_generation
+
+    def bind(self, run: str, session: str, cause: str, reports: str | None = None) -> Standing:
+        """Bind a run to the generation of what caused it; a run is bound once and for ever.
+
+        `cause` "message" is a person's message. Anything else belongs to the generation of what it
+        reports (a child session), or, when that cannot be named, to the oldest one still open.
+        """
+        standing = self.standing(session, run)
+        if standing.bound is not None:
+            return standing
+        with self._transaction():
+            current = self._ensure(session)
+            generation = current if cause == "message" else self._caused_by(session, reports)
+            self._db.execute(
+                "INSERT INTO runs (id, session, generation, cause, started) VALUES (?, ?, ?, ?, ?)",
+                (run, session, min(generation, current), cause, self._clock()),
+            )
+        return self.standing(session, run)
+
+    def _caused_by(self, session: str, reports: str | None) -> int:
+        if reports:
+            row = self._db.execute(
+                "SELECT born FROM sessions WHERE key = ? AND parent = ?", (reports, session)
+            ).fetchone()
+            if row and row[0] is not None:
+                return int(row[0])
+        row = self._db.execute(
+            "SELECT MIN(generation) FROM runs WHERE session = ? AND ended IS NULL", (session,)
+        ).fetchone()
+        return int(row[0]) if row[0] is not None else self.generation(session)
+
+    def adopt(self, child: str, parent: str, run: str | None = None) -> None:
+        """Record that `parent` (in `run`) spawned the session `child`.
+
+        A child of a dead run or of a latched session is latched with it.
+        """
+        standing = self.standing(parent, run)
+        born = standing.bound if standing.bound is not None else standing.generation
+        with self._transaction():
+            self._ensure(child)
+            self._ensure(parent)
+            self._db.execute(
+                "UPDATE sessions SET parent = ?, born = ? WHERE key = ?", (parent, born, child)
+            )
+            if standing.refusal:
+                self._latch([child], "inherited")
+                self._bump([child])
+
+    def end_run(self, run: str, session: str) -> None:
+        with self._transaction():
+            self._db.execute(
+                "UPDATE runs SET ended = ? WHERE id = ? AND session = ? AND ended IS NULL",
+                (self._clock(), run, session),
+            )
+
+    def end_runs_but(self, alive: Iterable[tuple[str, str]]) -> None:
+        """A gateway came up: of all (run, session), only these are still alive."""
+        keep = set(alive)
+        for run, session, _ in self.live_runs():
+            if (run, session) not in keep:
+                self.end_run(run, session)
+
+    def live_runs(self) -> list[tuple[str, str, int]]:
+        """(run, session, generation) of every run that has not ended."""
+        return list(
+            self._db.execute("SELECT id, session, generation FROM runs WHERE ended IS NULL")
+        )
+
+    def sessions(self) -> list[str]:
+        return [row[0] for row in self._db.execute("SELECT key FROM sessions ORDER BY key")]
+
+    def descendants(self, session: str) -> list[str]:
+        """The session's subagent sessions at any depth, deepest first."""
+        found: list[str] = []
+        layer = [session]
+        while layer:
+            marks = ",".join("?" * len(layer))
+            rows = self._db.execute(f"SELECT key FROM sessions WHERE parent IN ({marks})", layer)
+            layer = [key for (key,) in rows if key not in found and key != session]
+            found = layer + found
+        return found
+
+    def standing(self, session: str, run: str | None = None) -> Standing:
+        bound = None
+        if run is not None:
+            row = self._db.execute(
+                "SELECT generation FROM runs WHERE id = ? AND session = ?", (run, session)
+            ).fetchone()
+            bound = int(row[0]) if row else None
+        return Standing(session, self.generation(session), bound, self._latched_since(session))
+
+    def _latched_since(self, session: str) -> float | None:
+        row = self._db.execute(
+            "SELECT MAX(since) FROM latches WHERE scope IN (?, ?, ?) AND number >"
+            " COALESCE((SELECT released FROM sessions WHERE key = ?), 0)",
+            (
+                scopes.EVERYTHING,
+                scopes.agent_scope(scopes.agent_of(session)),
+                session,
+                session,
+            ),
+        ).fetchone()
+        return row[0]  # type: ignore[no-any-return]  # REAL or NULL
+
+    # -- stops
+
+    def begin_stop(
+        self, stop: str, request: dict[str, Any], latch: Iterable[str], bump: Iterable[str]
+    ) -> dict[str, int]:
+        """Step 1: latch every scope and bump every session, in one transaction.
+
+        Returns each bumped session's new generation. The same stop begun twice changes nothing.
+        """
+        with self._transaction():
+            row = self._db.execute("SELECT bumped FROM stops WHERE id = ?", (stop,)).fetchone()
+            if row:
+                return dict(json.loads(row[0]))
+            self._latch(latch, stop)
+            bumped = self._bump(bump)
+            self._db.execute(
+                "INSERT INTO stops (id, request, bumped, created) VALUES (?, ?, ?, ?)",
+                (stop, json.dumps(request), json.dumps(bumped), self._clock()),
+            )
+        return bumped
+
+    def _latch(self, latch: Iterable[str], stop: str) -> None:
+        for scope in latch:
+            number = int(self._meta("latch")) + 1
+            self._db.execute("UPDATE meta SET value = ? WHERE key = 'latch'", (str(number),))
+            self._db.execute(
+                "INSERT OR REPLACE INTO latches VALUES (?, ?, ?, ?)",
+                (scope, number, stop, self._clock()),
+            )
+
+    def _bump(self, bump: Iterable[str]) -> dict[str, int]:
+        bumped = {}
+        for session in bump:
+            bumped[session] = self._ensure(session) + 1
+            self._db.execute(
+                "UPDATE sessions SET generation = ? WHERE key = ?", (bumped[session], session)
+            )
+        return bumped
+
+    def finish_stop(self, stop: str) -> None:
+        with self._transaction():
+            self._db.execute("UPDATE stops SET finished = ? WHERE id = ?", (self._clock(), stop))
+
+    def unfinished_stops(self) -> list[tuple[str, dict[str, Any], dict[str, int]]]:
+        rows = self._db.execute(
+            "SELECT id, request, bumped FROM stops WHERE finished IS NULL ORDER BY created"
+        )
+        return [(stop, json.loads(request), json.loads(bumped)) for stop, request, bumped in rows]
+
+    # -- releases
+
+    def admit(self, message: str, session: str) -> bool:
+        """A person's message came in: release its session. False for an id seen before."""
+        with self._transaction():
+            fresh = self._db.execute(
+                "INSERT OR IGNORE INTO messages VALUES (?, ?)", (message, self._clock())
+            ).rowcount
+            if not fresh:
+                return False
+            self._ensure(session)
+            self._db.execute(
+                "UPDATE sessions SET released = ? WHERE key = ?", (self._meta("latch"), session)
+            )
+        return True
+
+    def release(self, scope: str) -> list[str]:
+        """Lift the latches on and inside `scope`; returns the scopes that were latched."""
+        with self._transaction():
+            lifted = [
+                row[0]
+                for row in self._db.execute("SELECT scope FROM latches")
+                if row[0] == scope or scope == scopes.EVERYTHING or scopes.covers(scope, row[0])
+            ]
+            self._db.executemany("DELETE FROM latches WHERE scope = ?", ((s,) for s in lifted))
+            if scopes.is_session(scope) and self._latched_since(scope) is not None:
+                # Latched through its agent: release this one session, as a message would.
+                self._ensure(scope)
+                self._db.execute(
+                    "UPDATE sessions SET released = ? WHERE key = ?", (self._meta("latch"), scope)
+                )
+                lifted.append(scope)
+        return lifted
+
+    # -- the mirror
+
+    def mirror(self, only: Iterable[str] | None = None) -> dict[str, Any]:
+        """What a bridge needs to say no by itself; `only` these sessions, or all."""
+        rows = self._db.execute("SELECT key, generation, released FROM sessions")
+        wanted = None if only is None else set(only)
+        return {
+            "latches": dict(self._db.execute("SELECT scope, number FROM latches")),
+            "sessions": {
+                key: [generation, released]
+                for key, generation, released in rows
+                if wanted is None or key in wanted
+            },
+        }
+
+
+def _connect(file: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(file, isolation_level=None, timeout=BUSY_SECONDS)
+    try:
+        file.chmod(0o600)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        db.close()
+        raise
+    return db

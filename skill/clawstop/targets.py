@@ -1,0 +1,54 @@
+"""From what a person typed to what is stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from . import scopes
+from .errors import UsageError
+from .store import Store
+
+
+@dataclass(frozen=True)
+class Target:
+    name: str
+    scopes: list[str]  # what is latched
+    sessions: list[str]  # what is bumped: known sessions, subagents before their parents
+    spared: list[str]  # agents that `all` leaves alone
+
+
+def resolve(name: str, store: Store, agents: Collection[str]) -> Target:
+    """`everything`, `all`, an agent's id, or a session's key; UsageError for anything else."""
+    if name == "everything":
+        return _target(name, store, [scopes.EVERYTHING])
+    if name == "all":
+        chosen = sorted(agent for agent in agents if agent != "main") or ["main"]
+        spared = sorted(set(agents) - set(chosen))
+        return _target(name, store, [scopes.agent_scope(agent) for agent in chosen], spared)
+    if name in agents:
+        return _target(name, store, [scopes.agent_scope(name)])
+    if scopes.is_session(name):
+        scopes.check_key(name)
+        if name in store.sessions() or scopes.agent_of(name) in agents:
+            return session(name, store)
+    known = ", ".join(sorted(agents)) or "none"
+    raise UsageError(f"no agent or session is called {name[:80]!r}; agents: {known}")
+
+
+def session(key: str, store: Store) -> Target:
+    """One session with its subagent sessions, each latched by its own key."""
+    family = [*store.descendants(key), key]
+    return Target(key, family, family, [])
+
+
+def _target(name: str, store: Store, wide: list[str], spared: list[str] | None = None) -> Target:
+    inside = [key for key in store.sessions() if any(scopes.covers(s, key) for s in wide)]
+    sessions: dict[str, None] = {}
+    for key in inside:
+        sessions.update(dict.fromkeys(store.descendants(key)))
+    # A subagent may run under another agent's id: it is latched by its own key.
+    outside = [key for key in sessions if key not in inside]
+    for key in inside:
+        sessions.setdefault(key)
+    return Target(name, [*wide, *outside], list(sessions), spared or [])

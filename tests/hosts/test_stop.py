@@ -1,0 +1,279 @@
+"""The stop on a real gateway, and the same scenario red with each mechanism taken out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from clawstop import receipts
+from product import NO_END, NO_GATE, NO_KILL, Patch, Product, crash_at
+
+from .client import Client
+from .gateway import Gateway
+from .install import host
+from .model import Step, execute
+from .scenario import alive, transcript, until
+
+pytestmark = [pytest.mark.gateway, pytest.mark.timeout(300)]
+
+TURN = 60.0  # seconds; the first turn of a fresh gateway takes about 10
+GONE = 20.0  # seconds; a stop takes one, a busy machine more
+WAKE_WATCH = 8.0  # seconds; the soak watches for 40, here a wake has a few seconds to show itself
+
+
+@contextmanager
+def protected(root: Path, *patches: Patch) -> Iterator[tuple[Gateway, Product]]:
+    """A gateway with clawstop in it, with some of its mechanisms taken out."""
+    product = Product(root / "clawstop", *patches)
+    gateway = Gateway(root / "gateway", host(), plugin=product.plugin, agents=("main", "dev1"))
+    product.wire(gateway.state_dir)
+    with gateway:
+        yield gateway, product
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Product]]:
+    with protected(tmp_path_factory.mktemp("stop")) as both:
+        yield both
+
+
+# -- the scenario
+
+
+class Work:
+    """A run with one exec in the foreground, one in the background, and more to do."""
+
+    numbers = itertools.count(48400)  # a sleep of its own for each, so that each can be told
+
+    def __init__(self, gateway: Gateway, client: Client, name: str, session: str) -> None:
+        self.front, self.back = f"sleep {next(self.numbers)}", f"sleep {next(self.numbers)}"
+        gateway.model.scripts[name] = [
+            Step(
+                "On it.",
+                tools=[
+                    ("exec", {"command": self.back, "background": True}),
+                    execute(self.front),
+                ],
+            ),
+            Step(tools=[execute(f"touch {name}-effect")]),
+            Step("all done"),
+        ]
+        self.run: str = client.send(f"[[{name}]] go", session)["runId"]
+        until(lambda: alive(gateway, self.back), TURN, "the background exec runs")
+        until(lambda: alive(gateway, self.front), TURN, "the foreground exec runs")
+
+
+def invoke(gateway: Gateway, session: str) -> tuple[int, str]:
+    """Ask the gateway for a tool in this session, past any model: what the gate says."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{gateway.port}/tools/invoke",
+        data=json.dumps({"tool": "session_status", "args": {}, "sessionKey": session}).encode(),
+        headers={"authorization": f"Bearer {gateway.token}", "content-type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def last_receipt(gateway: Gateway) -> dict[str, Any] | None:
+    return next(reversed(list(receipts.read(gateway.state_dir / "clawstop/receipts.jsonl"))), None)
+
+
+def by_command(gateway: Gateway, product: Product, client: Client, session: str) -> None:
+    agent = session.split(":")[1]
+    done = product.run(gateway.state_dir, "stop", agent)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def by_chat(gateway: Gateway, product: Product, client: Client, session: str) -> None:
+    assert client.send("/stop", session)["aborted"] is True
+
+
+def stopped_for_real(
+    gateway: Gateway,
+    product: Product,
+    name: str,
+    session: str,
+    stop: Callable[[Gateway, Product, Client, str], None],
+) -> None:
+    """The scenario: work, stop, and everything that must be true afterwards."""
+    with gateway.client() as client:
+        assert invoke(gateway, session)[0] == 200, "the session may act before the stop"
+        work = Work(gateway, client, name, session)
+        before = time.time()
+        stop(gateway, product, client, session)
+        until(lambda: (last_receipt(gateway) or {"at": 0})["at"] > before, GONE, "a receipt")
+        receipt = last_receipt(gateway)
+        assert receipt is not None
+        _, final = client.wait_final(work.run, timeout=GONE)
+        assert final["payload"]["state"] == "aborted", "the run is ended"
+        assert not alive(gateway, work.front), "the foreground process is dead"
+        assert not alive(gateway, work.back), "the background process is dead"
+        status, text = invoke(gateway, session)
+        assert (status, "stopped" in text) == (403, True), "its next tool is refused"
+        assert receipt["converged"], receipt["left"]
+        assert receipt["sessions"][session] == [1, 2]
+        assert work.back in [killed["command"] for killed in receipt["processes"]]
+        assert [call["tool"] for call in receipt["tools"]].count("exec") == 2
+        time.sleep(WAKE_WATCH)
+        later = gateway.model.requests_since(before + 0.5, name)
+        assert not later, "nothing of the run reaches the model again"
+        assert not (gateway.workspace(session.split(":")[1]) / f"{name}-effect").exists()
+        assert "all done" not in "\n".join(transcript(client, session))
+
+
+# -- green
+
+
+def test_clawstop_stop_ends_gates_and_kills(running: tuple[Gateway, Product]) -> None:
+    stopped_for_real(*running, "shell", "agent:dev1:shell", by_command)
+
+
+def test_a_typed_stop_ends_gates_and_kills(running: tuple[Gateway, Product]) -> None:
+    stopped_for_real(*running, "chat", "agent:main:chat", by_chat)
+
+
+def test_a_message_releases_its_own_session_and_no_other(
+    running: tuple[Gateway, Product],
+) -> None:
+    gateway, product = running
+    sessions = ("agent:dev1:one", "agent:dev1:two")
+    with gateway.client() as client:
+        product.run(gateway.state_dir, "stop", "dev1")
+        gateway.model.scripts["again"] = [Step(tools=[execute("echo back > back")]), Step("back")]
+        client.wait_final(client.send("[[again]] go on", sessions[0])["runId"])
+        assert transcript(client, sessions[0])[-1].startswith("assistant: back")
+        assert (gateway.workspace("dev1") / "back").exists()
+        assert invoke(gateway, sessions[0])[0] == 200
+        assert invoke(gateway, sessions[1])[0] == 403
+        assert product.run(gateway.state_dir, "release", "dev1").returncode == 0
+        assert invoke(gateway, sessions[1])[0] == 200
+
+
+def test_a_resubmitted_message_releases_nothing(running: tuple[Gateway, Product]) -> None:
+    gateway, product = running
+    session = "agent:main:resubmit"
+    with gateway.client() as client:
+        gateway.model.scripts["once"] = [Step("first answer")]
+        key = {"idempotencyKey": "the-same-id"}
+        client.wait_final(client.send("[[once]] hi", session, **key)["runId"])
+        product.run(gateway.state_dir, "stop", session)
+        client.send("[[once]] hi", session, **key)
+        time.sleep(2)
+        assert invoke(gateway, session)[0] == 403
+
+
+def test_an_agents_own_process_may_stop_but_not_release(
+    running: tuple[Gateway, Product],
+) -> None:
+    gateway, product = running
+    session = "agent:main:inside"
+    command = " ".join(product.command)
+    target = "agent:main:elsewhere"
+    with gateway.client() as client:
+        gateway.model.scripts["inside"] = [
+            Step(tools=[execute(f"{command} stop {target} > stop.txt 2>&1; echo $? >> stop.txt")]),
+            Step(tools=[execute(f"{command} release {target} > let.txt 2>&1; echo $? >> let.txt")]),
+            Step("tried"),
+        ]
+        client.wait_final(client.send("[[inside]] go", session)["runId"])
+        assert (gateway.workspace() / "stop.txt").read_text().splitlines()[-1] == "0"
+        answer = (gateway.workspace() / "let.txt").read_text()
+        assert "release is for people" in answer
+        assert answer.splitlines()[-1] == "5"
+        assert invoke(gateway, target)[0] == 403
+
+
+def engine_process(gateway: Gateway) -> psutil.Process:
+    endpoint = json.loads((gateway.state_dir / "clawstop/endpoint.json").read_text())
+    return psutil.Process(endpoint["pid"])
+
+
+def test_an_engine_killed_comes_back_and_verdicts_are_the_same(
+    running: tuple[Gateway, Product],
+) -> None:
+    gateway, product = running
+    product.run(gateway.state_dir, "stop", "agent:main:held")
+    engine = engine_process(gateway)
+    engine.send_signal(signal.SIGKILL)
+    engine.wait(10)
+    assert invoke(gateway, "agent:main:held")[0] == 403
+    assert invoke(gateway, "agent:main:free")[0] == 200, "the call was held until the engine came"
+    assert engine_process(gateway).pid != engine.pid
+
+
+def test_a_stop_typed_while_the_engine_is_down_is_finished_by_the_next(
+    running: tuple[Gateway, Product],
+) -> None:
+    gateway, _ = running
+    session = "agent:main:tombstone"
+    command = gateway.state_dir / "clawstop/command.json"
+    with gateway.client() as client:
+        work = Work(gateway, client, "tomb", session)
+        kept = command.read_text()
+        command.unlink()  # nobody can start an engine now
+        engine = engine_process(gateway)
+        engine.send_signal(signal.SIGKILL)
+        engine.wait(10)
+        client.send("/stop", session)
+        tombstones = gateway.state_dir / "clawstop/tombstones"
+        until(lambda: list(tombstones.glob("*.json")), GONE, "a tombstone")
+        status, text = invoke(gateway, session)
+        assert status == 403, text
+        status, text = invoke(gateway, "agent:main:never-stopped")
+        assert (status, "doctor" in text) == (403, True), "no engine, no tools, and the fix is said"
+        command.write_text(kept)
+        until(lambda: not alive(gateway, work.back), 60, "the next engine finishes the stop")
+        until(lambda: not list(tombstones.glob("*.json")), GONE, "the tombstone is taken in")
+        assert invoke(gateway, session)[0] == 403
+
+
+def test_an_engine_killed_in_the_middle_of_a_stop_is_restarted_and_finishes_it(
+    tmp_path: Path,
+) -> None:
+    """It dies twice: after the latch, and again before it kills. The command asks on."""
+    session = "agent:dev1:crash"
+    crashes = crash_at("cut_off = await", "async with self._slots:")
+    with protected(tmp_path, *crashes) as (gateway, product), gateway.client() as client:
+        work = Work(gateway, client, "crash", session)
+        done = product.run(gateway.state_dir, "stop", "dev1")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert (gateway.state_dir / "clawstop/crash0").exists()
+        assert (gateway.state_dir / "clawstop/crash1").exists()
+        assert not alive(gateway, work.front)
+        assert not alive(gateway, work.back)
+        assert invoke(gateway, session)[0] == 403
+        _, final = client.wait_final(work.run, timeout=GONE)
+        assert final["payload"]["state"] == "aborted"
+        assert product.run(gateway.state_dir, "receipts", "--verify").returncode == 0
+
+
+# -- red: the same scenario without one mechanism
+
+
+@pytest.mark.parametrize(
+    ("name", "patches", "failure"),
+    [
+        ("gate", NO_GATE, "its next tool is refused"),
+        ("end", NO_END, "is still alive"),
+        ("kill", NO_KILL, "the background process is dead"),
+    ],
+)
+def test_the_scenario_is_red_without(
+    tmp_path: Path, name: str, patches: tuple[Patch, ...], failure: str
+) -> None:
+    with protected(tmp_path, *patches) as (gateway, product), pytest.raises(AssertionError) as red:
+        stopped_for_real(gateway, product, name, "agent:dev1:red", by_command)
+    assert failure in str(red.value)

@@ -1,0 +1,167 @@
+"""The command line without a gateway: words, exit codes, JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from clawstop import cookies, receipts
+from clawstop.cookies import Owner
+from clawstop.paths import Paths
+
+SKILL = Path(__file__).parent.parent / "skill"
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    for agent in ("main", "dev1"):
+        (tmp_path / "openclaw" / "agents" / agent).mkdir(parents=True)
+    return tmp_path / "openclaw"
+
+
+def made(state: Path) -> Paths:
+    paths = Paths(state)
+    paths.prepare()
+    return paths
+
+
+def clawstop(state: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-X", "utf8", str(SKILL), *args],
+        env={**os.environ, "OPENCLAW_STATE_DIR": str(state), **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_stop_without_a_gateway_latches_and_says_so(state: Path) -> None:
+    done = clawstop(state, "stop", "dev1")
+    assert done.returncode == 0
+    assert done.stdout.startswith("stopped dev1: 0 runs ended, 0 processes killed")
+    assert "stopped  agent:dev1" in clawstop(state, "status").stdout
+
+
+def test_kill_is_another_name_for_stop(state: Path) -> None:
+    assert clawstop(state, "kill", "dev1").stdout.startswith("stopped dev1")
+
+
+def test_an_unknown_target_lists_the_agents_and_exits_2(state: Path) -> None:
+    done = clawstop(state, "stop", "nobody")
+    assert done.returncode == 2
+    assert "no agent or session is called 'nobody'; agents: dev1, main" in done.stderr
+    assert not (state / "clawstop" / "receipts.jsonl").exists()
+
+
+def test_all_spares_main_and_names_it(state: Path) -> None:
+    done = clawstop(state, "stop", "all")
+    assert "not stopped: main (`everything` includes it)" in done.stdout
+
+
+def test_all_is_main_when_there_is_nobody_else(tmp_path: Path) -> None:
+    (tmp_path / "agents" / "main").mkdir(parents=True)
+    answer = json.loads(clawstop(tmp_path, "stop", "all", "--json").stdout)
+    assert (answer["scopes"], answer["spared"]) == (["agent:main"], [])
+
+
+def test_a_dry_run_changes_nothing(state: Path) -> None:
+    preview = json.loads(clawstop(state, "stop", "everything", "--dry-run", "--json").stdout)
+    assert preview["scopes"] == ["*"]
+    assert json.loads(clawstop(state, "status", "--json").stdout)["latches"] == []
+    assert not (state / "clawstop" / "receipts.jsonl").exists()
+
+
+def test_what_cannot_be_killed_is_exit_3_with_what_is_left(state: Path) -> None:
+    """Asked for by the session's own process, which is never shot while it asks."""
+    session = "agent:dev1:main"
+    cookie = cookies.format(Owner(made(state).state_id, session, 0))
+    inner = [sys.executable, "-X", "utf8", str(SKILL), "stop", session]
+    outer = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
+    done = subprocess.run(
+        [sys.executable, "-c", outer, *inner],
+        env={**os.environ, "OPENCLAW_STATE_DIR": str(state), cookies.VARIABLE: cookie},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 3, done.stderr
+    assert "NOT COMPLETE" in done.stdout
+    assert "asked for this stop and was left alone" in done.stdout
+    assert clawstop(state, "stop", session).returncode == 0, "a repeated stop completes it"
+
+
+def test_release_is_refused_to_a_process_of_an_agent_with_exit_5(state: Path) -> None:
+    clawstop(state, "stop", "dev1")
+    cookie = cookies.format(Owner("0123456789abcdef", "agent:dev1:main", 1))
+    done = clawstop(state, "release", "dev1", **{cookies.VARIABLE: cookie})
+    assert done.returncode == 5
+    assert "release is for people" in done.stderr
+    assert "stopped  agent:dev1" in clawstop(state, "status").stdout
+
+
+def test_release_of_what_is_not_stopped_says_so(state: Path) -> None:
+    done = clawstop(state, "release", "dev1")
+    assert (done.returncode, done.stdout) == (0, "dev1 was not stopped\n")
+
+
+def test_receipts_verify_fails_on_an_edited_file(state: Path) -> None:
+    clawstop(state, "stop", "dev1")
+    assert clawstop(state, "receipts", "--verify").returncode == 0
+    file = state / "clawstop" / "receipts.jsonl"
+    file.write_text(file.read_text().replace("dev1", "dev2"))
+    done = clawstop(state, "receipts", "--verify")
+    assert done.returncode == 1
+    assert "was changed" in done.stdout
+
+
+def test_one_receipt_is_shown_by_its_id(state: Path) -> None:
+    clawstop(state, "stop", "dev1")
+    (receipt,) = receipts.read(state / "clawstop" / "receipts.jsonl")
+    assert json.loads(clawstop(state, "receipts", receipt["id"]).stdout) == receipt
+    assert clawstop(state, "receipts", "nope").returncode == 2
+
+
+def test_doctor_says_what_to_do_and_exits_1(state: Path) -> None:
+    done = clawstop(state, "doctor")
+    assert done.returncode == 1
+    assert "-> run: clawstop install" in done.stdout
+
+
+def test_install_without_openclaw_is_a_sentence(state: Path) -> None:
+    done = clawstop(state, "install", PATH="/nowhere")
+    assert done.returncode == 2
+    assert "install OpenClaw first" in done.stderr
+
+
+def test_a_bad_setting_is_a_sentence(state: Path) -> None:
+    done = clawstop(state, "stop", "dev1", CLAWSTOP_GRACE_MS="soon")
+    assert done.returncode == 2
+    assert "CLAWSTOP_GRACE_MS: expected a whole number" in done.stderr
+
+
+def test_a_second_engine_says_that_there_is_one(state: Path) -> None:
+    command = [sys.executable, "-X", "utf8", str(SKILL), "engine"]
+    env = {**os.environ, "OPENCLAW_STATE_DIR": str(state)}
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as first:
+        assert first.stderr is not None
+        while "engine ready" not in first.stderr.readline():
+            pass
+        second = clawstop(state, "engine")
+        assert second.returncode == 1
+        assert "another engine serves" in second.stderr
+        assert clawstop(state, "stop", "dev1").returncode == 0, "through the first"
+        first.terminate()
+        first.communicate(timeout=20)
+        assert first.returncode == 0
+
+
+@pytest.mark.parametrize("command", ["", "stop", "release", "status", "receipts", "install"])
+def test_every_command_has_help_with_an_example(state: Path, command: str) -> None:
+    done = clawstop(state, *filter(None, [command]), "--help")
+    assert done.returncode == 0
+    assert f"  clawstop {command}".rstrip() in done.stdout

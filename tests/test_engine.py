@@ -1,0 +1,549 @@
+"""The engine on its socket: verdicts, stops, and every kind of bad input."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clawstop import cookies, hookimpl, paths, processes, receipts, server
+from clawstop.cookies import Owner
+from clawstop.errors import StoreError
+from clawstop.events import ToolCall
+from clawstop.paths import Paths
+from clawstop.protocol import MAX_LINE
+from clawstop.server import EngineRunning, Server
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from wire import Wire, bridge, engine, wire
+
+S = "agent:main:main"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Paths:
+    return Paths(tmp_path / "openclaw")
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def portable(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param == "tcp")
+
+
+async def tool(one: Wire, session: str = S, run: str = "r1") -> str | None:
+    refusal: str | None = (await one.result("tool", id="c", run=run, session=session, tool="exec"))[
+        "refusal"
+    ]
+    return refusal
+
+
+@asynccontextmanager
+async def pair(place: Paths) -> AsyncIterator[tuple[Server, Wire]]:
+    async with engine(place) as running, bridge(place) as one:
+        yield running, one
+
+
+async def stop(running: Server, target: str, **more: Any) -> dict[str, Any]:
+    return await running.engine.do_stop(None, {"target": target, "pid": os.getpid(), **more})
+
+
+def owned(place: Paths, session: str, generation: int = 1) -> subprocess.Popen[bytes]:
+    """A process of that session, which dies by itself after a minute."""
+    cookie = cookies.format(Owner(place.state_id, session, generation))
+    return subprocess.Popen(["sleep", "60"], env={**os.environ, cookies.VARIABLE: cookie})
+
+
+# -- verdicts
+
+
+def test_a_tool_runs_until_the_stop_and_never_after(place: Paths, portable: bool) -> None:
+    async def scenario() -> None:
+        async with engine(place, portable=portable) as running, bridge(place) as one:
+            assert await tool(one) is None
+            receipt = await stop(running, S)
+            assert receipt["converged"]
+            assert [message["method"] for message in one.asked] == ["mirror", "end"]
+            assert one.asked[0]["params"]["latches"] == {S: 1}
+            assert "is stopped" in str(await tool(one))
+
+    asyncio.run(scenario())
+
+
+def test_stopping_one_session_leaves_the_others_alone(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as running:
+            await stop_with_agents(running, "a", "b")
+            async with bridge(place) as one:
+                assert await tool(one, "agent:a:x")
+                assert await tool(one, "agent:b:x") is None
+
+    async def stop_with_agents(running: Server, *agents: str) -> None:
+        for agent in agents:
+            (place.openclaw / "agents" / agent).mkdir(parents=True)
+        assert (await stop(running, agents[0]))["converged"]
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_while_a_plugin_thinks_is_seen_before_the_verdict(place: Paths) -> None:
+    class Slow:
+        @hookimpl
+        def clawstop_pre_tool(self, call: ToolCall) -> None:
+            time.sleep(0.3)
+
+    async def scenario() -> None:
+        async with engine(place) as running, bridge(place) as one:
+            running.engine.plugins.register(Slow(), "slow")
+            asking = asyncio.create_task(tool(one))
+            await asyncio.sleep(0.1)
+            running.engine.store.begin_stop("s1", {}, [S], [S])
+            assert "is stopped" in str(await asking)
+
+    asyncio.run(scenario())
+
+
+def test_a_bridge_that_does_not_acknowledge_is_cut_off(place: Paths) -> None:
+    async def scenario() -> None:
+        async with pair(place) as (running, one):
+            await tool(one)
+            one.acknowledge = False
+            receipt = await stop(running, S)
+            assert receipt["cut_off"] == ["test 1 (pid 1)"]
+            while await one.line():
+                pass  # what was sent before, then the end of the stream
+
+    asyncio.run(scenario())
+
+
+def test_a_message_of_a_person_without_authority_releases_nothing(place: Paths) -> None:
+    async def scenario() -> None:
+        async with pair(place) as (running, one):
+            running.engine.store.begin_stop("s1", {}, [S], [S])
+            message = {"session": S, "sender": "eve"}
+            assert not (await one.result("message", id="1", authorised=False, **message))[
+                "released"
+            ]
+            assert not (await one.result("message", id="1", authorised="yes", **message))[
+                "released"
+            ]
+            assert not (await one.result("message", id="", authorised=True, **message))["released"]
+            assert (await one.result("message", id="2", authorised=True, **message))["released"]
+
+    asyncio.run(scenario())
+
+
+def test_message_numbers_of_two_chats_are_not_the_same_message(place: Paths) -> None:
+    async def scenario() -> None:
+        async with pair(place) as (running, one):
+            for session in (S, "agent:main:other"):
+                running.engine.store.begin_stop(session, {}, [session], [])
+                said = {"session": session, "sender": "me", "authorised": True}
+                assert (await one.result("message", id="101", **said))["released"]
+
+    asyncio.run(scenario())
+
+
+# -- stops
+
+
+def test_a_stop_kills_what_the_session_owns_and_writes_it_down(place: Paths) -> None:
+    async def scenario() -> None:
+        async with pair(place) as (running, one):
+            await one.result("run_start", run="r1", session=S, cause="message")
+            mine, other = owned(place, S), owned(place, "agent:main:other")
+            receipt = await stop(running, S)
+            assert [killed["pid"] for killed in receipt["processes"]] == [mine.pid]
+            assert mine.wait(5) != 0
+            assert other.poll() is None
+            other.kill()
+            other.wait()
+            assert receipts.verify(place.receipts) == []
+            assert receipt["sessions"] == {S: [1, 2]}
+
+    asyncio.run(scenario())
+
+
+def test_a_process_of_a_run_started_after_the_release_is_not_touched(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as running:
+            running.engine.store.bind("r1", S, "message")
+            await stop(running, S)
+            running.engine.store.admit("m1", S)
+            new = owned(place, S, generation=2)
+            await running.engine.stops.resume()
+            assert new.poll() is None
+            await stop(running, S)
+            assert new.wait(5) != 0
+
+    asyncio.run(scenario())
+
+
+def test_fifty_stops_at_once_are_fifty_receipts(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as running:
+            sessions = [f"agent:a{n}:main" for n in range(50)]
+            for session in sessions:
+                running.engine.store.bind("r", session, "message")
+            await asyncio.gather(*(stop(running, session) for session in sessions))
+            assert len(list(receipts.read(place.receipts))) == 50
+            assert receipts.verify(place.receipts) == []
+            assert all(running.engine.store.standing(session).refusal for session in sessions)
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_that_the_disk_refuses_holds_in_memory_and_says_so(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as running:
+            core = running.engine
+            core.store.bind("r1", S, "message")
+            core.store._db.execute("PRAGMA query_only = ON")  # as a read-only disk would
+            receipt = await stop(running, S)
+            assert not receipt["converged"]
+            assert "free some disk space" in receipt["left"][0]
+            status = await core.do_status(None, {})
+            assert status["problems"], "status shouts it"
+            async with bridge(place) as one:
+                assert "is stopped" in str(await tool(one))
+                core.store._db.execute("PRAGMA query_only = OFF")
+                for _ in range(50):  # tried again every second
+                    await asyncio.sleep(0.1)
+                    if not core.stops.brakes:
+                        break
+                assert "is stopped" in str(await tool(one))
+            assert core.store.standing(S).refusal, "now it is on disk"
+
+    asyncio.run(scenario())
+
+
+# -- tombstones
+
+
+def tombstone(place: Paths, name: str, text: str) -> Path:
+    place.prepare()
+    file = place.tombstones / f"{name}.json"
+    file.write_text(text)
+    file.chmod(0o600)
+    return file
+
+
+def test_a_tombstone_is_a_latch_before_anybody_connects(place: Paths) -> None:
+    file = tombstone(place, "t1", json.dumps({"session": S}))
+
+    async def scenario() -> None:
+        async with engine(place) as running:
+            assert running.engine.store.standing(S).refusal
+            assert not file.exists()
+            await running.engine.stops.resume()
+            assert receipts.find(place.receipts, "t1")
+
+    asyncio.run(scenario())
+
+
+def test_a_tombstone_that_is_none_is_put_aside(place: Paths) -> None:
+    files = [
+        tombstone(place, "garbage", "{"),
+        tombstone(place, "list", "[]"),
+        tombstone(place, "control", json.dumps({"session": "agent:main:\n"})),
+        tombstone(place, "number", json.dumps({"session": 7})),
+    ]
+    anyone = tombstone(place, "writable", json.dumps({"session": S}))
+    anyone.chmod(0o666)
+    link = place.tombstones / "link.json"
+    link.symlink_to(anyone)
+
+    async def scenario() -> None:
+        async with engine(place) as running:
+            assert running.engine.store.mirror()["latches"] == {}
+
+    asyncio.run(scenario())
+    assert not any(file.exists() for file in files)
+    assert len(list(place.tombstones.glob("*.rejected"))) == 6
+
+
+# -- bad input
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"garbage\n",
+        b"[]\n",
+        b"\xff\xfe\x00\n",
+        b'{"id": 1, "method": "tool", "params": 7}\n',
+        b"[" * 100_000 + b"\n",
+        b"x" * (MAX_LINE + 2) + b"\n",
+    ],
+    ids=["garbage", "list", "binary", "params", "deep", "huge"],
+)
+def test_a_line_that_is_no_message_ends_the_connection_and_nothing_else(
+    place: Paths, line: bytes
+) -> None:
+    async def scenario() -> None:
+        async with engine(place), bridge(place) as good:
+            async with wire(place) as (bad, token):
+                await bad.hello(token)
+                bad.write(line)
+                answer = await bad.line()
+                assert answer is not None
+                assert answer["error"]["code"] == "protocol"
+                assert await bad.line() is None
+            assert await tool(good) is None
+
+    asyncio.run(scenario())
+
+
+def test_half_a_line_at_the_end_is_nothing(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as running:
+            async with wire(place) as (one, token):
+                await one.hello(token)
+                one.write(b'{"id": 9, "method": "stop", "params": {"session": "agent:main:main"')
+            async with bridge(place) as good:
+                assert await tool(good) is None
+            assert running.engine.store.mirror()["latches"] == {}
+
+    asyncio.run(scenario())
+
+
+def test_whoever_does_not_say_hello_first_is_refused(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place), wire(place) as (one, _):
+            one.write(b'{"id": 1, "method": "stop", "params": {"target": "everything"}}\n')
+            assert await one.line() is None, "closed without a word"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("hello", "code", "says"),
+    [
+        ({"protocol": 2}, "protocol", "of one version"),
+        ({"protocol": None}, "protocol", "speaks protocol 1"),
+        ({"token": "wrong"}, "not_permitted", "wrong token"),
+        ({"token": 7}, "usage", "token"),
+        ({"role": "king"}, "protocol", "no role"),
+        ({"pid": "x"}, "usage", "pid"),
+    ],
+)
+def test_a_wrong_hello_is_refused_in_words(
+    place: Paths, hello: dict[str, Any], code: str, says: str
+) -> None:
+    async def scenario() -> None:
+        async with engine(place), wire(place) as (one, token):
+            answer = await one.ask(
+                "hello", **{"protocol": 1, "role": "bridge", "token": token, "pid": 1, **hello}
+            )
+            assert answer["error"]["code"] == code
+            assert says in answer["error"]["message"]
+
+    asyncio.run(scenario())
+
+
+def test_an_unknown_method_or_another_roles_is_an_error(place: Paths) -> None:
+    async def scenario() -> None:
+        async with pair(place) as (_, one):
+            for method in ("fly", "release", "__init__", "", "hello_"):
+                answer = await one.ask(method, target="everything")
+                assert answer["error"]["code"] == "usage", method
+            assert await tool(one) is None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("key", ["", "a\nb", "x" * 600, 7, None, "agent:main:\x00"])
+def test_a_session_key_that_is_none_is_refused(place: Paths, key: Any) -> None:
+    async def scenario() -> None:
+        async with pair(place) as (_, one):
+            answer = await one.ask("tool", id="c", run="r1", session=key, tool="exec")
+            assert answer["error"]["code"] == "usage"
+
+    asyncio.run(scenario())
+
+
+def test_a_session_key_never_becomes_a_path(place: Paths) -> None:
+    async def scenario() -> None:
+        async with pair(place) as (running, one):
+            nasty = "agent:main:../../../../tmp/x"
+            await tool(one, nasty)
+            assert (await stop(running, nasty))["converged"]
+
+    asyncio.run(scenario())
+    inside = {file.name for file in place.root.rglob("*")}
+    assert not any(name == "x" for name in inside)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Paths:
+    return Paths(tmp_path_factory.mktemp("fuzz") / "openclaw")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    lines=st.lists(
+        st.one_of(
+            st.binary(max_size=80),
+            st.builds(
+                lambda method, params, id: json.dumps(
+                    {"id": id, "method": method, "params": params}
+                ).encode(),
+                st.sampled_from(
+                    ["tool", "run_start", "run_end", "message", "child", "emit", "stop"]
+                ),
+                st.dictionaries(
+                    st.sampled_from(["session", "run", "id", "tool", "child", "cause", "kind"]),
+                    st.one_of(st.none(), st.integers(), st.text(max_size=20), st.just(S)),
+                ),
+                st.one_of(st.none(), st.integers(0, 5)),
+            ),
+        ),
+        max_size=12,
+    )
+)
+def test_no_sequence_of_lines_takes_the_engine_down(shared: Paths, lines: list[bytes]) -> None:
+    async def scenario() -> None:
+        async with engine(shared):
+            async with wire(shared) as (bad, token):
+                await bad.hello(token)
+                for line in lines:
+                    bad.write(line + b"\n")
+                bad.writer.write_eof()
+                while await bad.line():
+                    pass
+            async with bridge(shared) as good:
+                await good.result("run_start", run="r", session="agent:fuzz:x", cause="message")
+                assert await tool(good, "agent:fuzz:x", "r") is None
+
+    asyncio.run(scenario())
+
+
+# -- one engine
+
+
+def test_a_second_engine_leaves_and_the_first_goes_on(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place), bridge(place) as one:
+            second = Server(place)
+            with pytest.raises(EngineRunning, match="another engine"):
+                await second.startup()
+            await second.shutdown()
+            assert place.endpoint.exists()
+            assert await tool(one) is None
+
+    asyncio.run(scenario())
+
+
+def test_a_socket_left_by_a_dead_engine_is_no_hindrance(place: Paths) -> None:
+    place.prepare()
+    place.socket.write_text("left over")
+    paths.write_private(place.endpoint, json.dumps({"socket": str(place.socket), "token": "old"}))
+
+    async def scenario() -> None:
+        async with engine(place), bridge(place) as one:
+            assert await tool(one) is None
+
+    asyncio.run(scenario())
+
+
+def test_everything_the_engine_makes_is_private(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as running:
+            await stop(running, "everything")
+            for entry in [place.root, *place.root.rglob("*")]:
+                assert not stat.S_IMODE(entry.lstat().st_mode) & 0o077, entry
+
+    asyncio.run(scenario())
+
+
+def test_a_state_folder_that_is_somebody_elses_is_refused(place: Paths) -> None:
+    place.openclaw.mkdir()
+    place.root.symlink_to("/tmp")
+
+    async def scenario() -> None:
+        one = Server(place)
+        with pytest.raises(StoreError, match="not a folder of yours"):
+            await one.startup()
+        await one.shutdown()
+
+    asyncio.run(scenario())
+
+
+def test_a_deep_state_folder_still_gets_a_socket(tmp_path: Path) -> None:
+    deep = Paths(tmp_path / ("d" * 60) / ("e" * 60))
+
+    async def scenario() -> None:
+        async with engine(deep), bridge(deep) as one:
+            assert await tool(one) is None
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_with_nothing_to_do_leaves_by_itself(
+    place: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "IDLE_SECONDS", 0.4)
+    asyncio.run(asyncio.wait_for(server.serve(place), 10))
+    assert not place.endpoint.exists()
+
+
+def test_a_stop_finishes_although_its_caller_went_away(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as running:
+            running.engine.store.bind("r1", S, "message")
+            process = owned(place, S)
+            async with wire(place) as (one, token):
+                await one.hello(token, role="cli")
+                params = {"target": S, "id": "gone", "pid": 1}
+                one.write(
+                    json.dumps({"id": 5, "method": "stop", "params": params}).encode() + b"\n"
+                )
+                await one.writer.drain()
+                while not running.engine.stops.busy:
+                    await asyncio.sleep(0.01)
+            await running.engine.stops.settle()
+            assert process.wait(5) != 0
+            assert receipts.find(place.receipts, "gone")
+
+    asyncio.run(scenario())
+
+
+def test_the_callers_own_line_is_spared_and_named(place: Paths) -> None:
+    """A run's own process may ask for the stop of its session; it is not shot while it asks."""
+    code = (
+        "import asyncio, os, sys; from clawstop import client; from clawstop.paths import Paths\n"
+        "from pathlib import Path\n"
+        f"answer = asyncio.run(client.call(Paths(Path({str(place.openclaw)!r})), 'stop',"
+        f" {{'target': {S!r}, 'id': 'inside'}}))\n"
+        "print(answer['converged'], answer['left'])\n"
+    )
+
+    async def scenario() -> None:
+        async with engine(place) as running:
+            running.engine.store.bind("r1", S, "message")
+            cookie = cookies.format(Owner(place.state_id, S, 1))
+            child = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-c",
+                code,
+                env={
+                    **os.environ,
+                    cookies.VARIABLE: cookie,
+                    "PYTHONPATH": os.pathsep.join(sys.path),
+                },
+                stdout=asyncio.subprocess.PIPE,
+            )
+            out, _ = await asyncio.wait_for(child.communicate(), 30)
+            assert out.startswith(b"False"), out
+            assert f"process {child.pid} asked for this stop" in out.decode()
+
+    asyncio.run(scenario())
+    assert processes.ident_of(os.getpid())
