@@ -323,6 +323,51 @@ here(); rest()
     assert [outcome.signal for outcome in reaped.outcomes] == ["TERM", "KILL"]
 
 
+def test_everybody_is_stopped_before_anybody_is_told_to_leave(cage: Cage, portable: bool) -> None:
+    (pid,) = zoo.sleeper(cage)
+    seen: list[str] = []
+
+    def match(owner: Owner) -> bool:
+        if cage.mine(owner):
+            if seen:  # the second look finds it stopped, and TERM comes only after that look
+                zoo.until(lambda: zoo.state(pid) == "T")
+            seen.append(zoo.state(pid))
+        return cage.mine(owner)
+
+    assert reap(match, portable=portable).clean
+    assert seen[0] in "SR"
+    assert seen[1] == "T"
+
+
+def test_one_that_died_unread_may_have_left_a_child_so_the_look_is_repeated(
+    cage: Cage, portable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = zoo.sleeper(cage)
+    real_read, real_environ = processes._read, psutil.Process.environ
+
+    def fork_away() -> None:
+        if len(cage.children) == 1:
+            zoo.sleeper(cage)  # born after the list of processes was made
+            cage.children[0].kill()
+            cage.children[0].wait()
+
+    def read(path: str, folder: int | None = None) -> bytes:
+        if path == f"/proc/{first}/environ":
+            fork_away()
+        return real_read(path, folder)
+
+    def environ(process: psutil.Process) -> dict[str, str]:
+        if process.pid == first:
+            fork_away()
+        return real_environ(process)
+
+    monkeypatch.setattr(processes, "_read", read)
+    monkeypatch.setattr(psutil.Process, "environ", environ)
+    reaped = reap(cage.mine, grace=0, portable=portable)
+    assert reaped.clean
+    assert cage.extinct()
+
+
 def test_nothing_forks_away_between_the_look_and_the_signal(cage: Cage, portable: bool) -> None:
     """A parent that restarts its child has no chance to: it is stopped before TERM is sent."""
     cage.python(

@@ -162,8 +162,8 @@ def sleeper(cage: Cage, **options: object) -> list[int]:
     script = f"echo $$; exec sleep {LIFE}"
     pids = cage.spawn(["sh", "-c", script], **options)  # type: ignore[arg-type]
     # inside exec nobody can see its mark
-    _until(lambda: Path(f"/proc/{pids[0]}/cmdline").read_bytes().startswith(b"sleep"))
-    _until(lambda: cage.has(pids[0]))
+    until(lambda: Path(f"/proc/{pids[0]}/cmdline").read_bytes().startswith(b"sleep"))
+    until(lambda: cage.has(pids[0]))
     return pids
 
 
@@ -214,7 +214,7 @@ def nohup(cage: Cage) -> list[int]:
 def stopped(cage: Cage) -> list[int]:
     """Stopped, so that it sees no TERM until it is continued."""
     pids = cage.python("here(); os.kill(os.getpid(), signal.SIGSTOP); rest()")
-    _until(lambda: state(pids[0]) == "T")
+    until(lambda: state(pids[0]) == "T")
     return pids
 
 
@@ -299,7 +299,7 @@ here()
 ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
 """
     )
-    _until(lambda: state(pids[0]) == "Z")
+    until(lambda: state(pids[0]) == "Z")
     return pids
 
 
@@ -320,7 +320,8 @@ ANIMALS: tuple[Callable[[Cage], list[int]], ...] = (
 )
 
 
-def _until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool]) -> None:
+    """Wait, within bounds, for what no descriptor announces."""
     end = time.monotonic() + BIRTH
     while not condition():
         if time.monotonic() > end:

@@ -45,6 +45,12 @@ export class Bridge {
     fs.rmSync(this.#presence(), { force: true });
   }
 
+  // The person edited the plugin's settings: the host loads the module again with the new ones.
+  configure(config) {
+    this.config = config;
+    this.engine.tell("configure", { config });
+  }
+
   #presence() {
     return path.join(this.folder, "bridges", `${process.pid}.json`);
   }
@@ -62,6 +68,7 @@ export class Bridge {
 
   async #serve(method, params) {
     if (method === "mirror") return this.mirror.take(params);
+    if (method === "settings") return void (this.settings = params);
     if (method === "end") return this.#end(params);
     throw new Error(`there is no method ${method}`);
   }
@@ -205,7 +212,7 @@ export class Bridge {
   }
 
   #engineDown(session, error) {
-    const setting = this.config?.engine_down ?? this.settings?.engine_down ?? "refuse";
+    const setting = this.settings?.engine_down ?? "refuse";
     if (setting === "allow_unstopped" && !this.mirror.everStopped(session)) return undefined;
     return `clawstop does not answer (${error.message}), so no tool may run; ${SETUP}`;
   }

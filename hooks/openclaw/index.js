@@ -14,7 +14,7 @@ const bridge = () => globalThis[KEY].bridge;
 function adopt(options) {
   const held = globalThis[KEY];
   if (held?.version === VERSION) {
-    held.bridge.config = options.config;
+    held.bridge.configure(options.config);
     return;
   }
   const next = new Bridge(options);

@@ -164,6 +164,11 @@ class Engine:
             log.error("%s", error)
             self.problems.append(str(error))
 
+    async def on_configure(self, peer: Peer, params: Params) -> None:
+        """The person edited the plugin's settings; they hold from now on."""
+        self._configure(params.get("config"))
+        peer.notify("settings", vars(self.settings))
+
     def gone(self, peer: Peer) -> None:
         self._roles.pop(peer, None)
         bridge = self.bridges.remove(peer)

@@ -210,7 +210,7 @@ def _why_blank(pid: int, missed: set[int]) -> Literal["nobody", "starting", "hid
     if stat.dead or (stat.flags & _EXITING and stat.threads <= 1):
         missed.add(pid)
         return "nobody"
-    # inside execve, which never sleeps, it is not in place yet
+    # inside execve, which waits for nothing but the disk, it is not in place yet
     return "starting" if not stat.env_end and stat.state in _BUSY else "hidden"
 
 
