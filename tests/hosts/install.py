@@ -64,6 +64,18 @@ def host(version: str = DEFAULT_VERSION) -> Host:
     return _host(folder, version, _node_binary(node_folder))
 
 
+def main() -> None:
+    """Install the host before any test waits for it, with a word on what is going on."""
+    print(
+        f"OpenClaw {DEFAULT_VERSION} in {cache_root()} (the first time takes minutes) ...",
+        flush=True,
+    )
+    try:
+        print(f"Node: {host().node}", flush=True)
+    except HostUnavailable as missing:
+        sys.exit(f"no real gateway: {missing}")
+
+
 def cache_root() -> Path:
     """Where installs live: CLAWSTOP_TEST_CACHE, or the user's cache folder."""
     chosen = os.environ.get("CLAWSTOP_TEST_CACHE")
@@ -178,3 +190,7 @@ def _words(command: Sequence[str | Path]) -> str:
 
 def _tail(output: str) -> str:
     return "\n".join(output.splitlines()[-TAIL_LINES:])
+
+
+if __name__ == "__main__":
+    main()
