@@ -53,10 +53,15 @@ def crash_at(*marks: str) -> tuple[Patch, ...]:
         Patch(
             "skill/clawstop/stops.py",
             f"        {mark}",
-            f"        __import__('product_crash').once(self._receipts, {number})\n        {mark}",
+            f"        {_indent(mark)}__import__('product_crash').once(self._receipts, {number})\n"
+            f"        {mark}",
         )
         for number, mark in enumerate(marks)
     )
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
 
 
 CRASH = """

@@ -138,10 +138,17 @@ def test_install_without_openclaw_is_a_sentence(state: Path) -> None:
     assert "install OpenClaw first" in done.stderr
 
 
-def test_a_bad_setting_is_a_sentence(state: Path) -> None:
-    done = clawstop(state, "stop", "dev1", CLAWSTOP_GRACE_MS="soon")
-    assert done.returncode == 2
-    assert "CLAWSTOP_GRACE_MS: expected a whole number" in done.stderr
+def test_a_bad_setting_is_a_sentence_and_never_keeps_a_stop_from_working(state: Path) -> None:
+    bad = {"CLAWSTOP_GRACE_MS": "soon"}
+    assert clawstop(state, "stop", "dev1", **bad).returncode == 0
+    problems = json.loads(clawstop(state, "status", "--json", **bad).stdout)["problems"]
+    assert "CLAWSTOP_GRACE_MS: expected a whole number" in problems[0]
+
+
+def test_uninstall_is_refused_to_a_process_of_an_agent(state: Path) -> None:
+    cookie = cookies.format(Owner("0123456789abcdef", "agent:dev1:main", 1))
+    done = clawstop(state, "uninstall", "--dry-run", **{cookies.VARIABLE: cookie})
+    assert done.returncode == 5
 
 
 def test_a_second_engine_says_that_there_is_one(state: Path) -> None:

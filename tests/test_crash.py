@@ -16,14 +16,14 @@ from product import Patch, Product, crash_at
 
 S = "agent:dev1:main"
 STEPS = {
-    "before the latch": "bumped, problems = self._latch(request)",
+    "before the latch": "    bumped, problems = self._latch(request)",
     "after the latch": "cut_off = await",
     "after the mirrors": 'lap("latched")',
     "before the runs are ended": "ended = await self._bridges.end",
     "before the kill": "async with self._slots:",
     "after the kill": 'lap("killed")',
     "before the receipt": "written = self._write(receipt)",
-    "after the receipt": "if not unheard and request.id",
+    "after the receipt": "if not ended.unanswered and request.id",
     "before the plugins are told": "await self._plugins.stop_finished(written)",
 }
 

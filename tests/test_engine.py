@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clawstop import cookies, hookimpl, paths, processes, receipts, server
+from clawstop import bridges, cookies, hookimpl, paths, plugins, processes, receipts, server
 from clawstop.cookies import Owner
 from clawstop.errors import StoreError
-from clawstop.events import ToolCall
+from clawstop.events import Stop, ToolCall
 from clawstop.paths import Paths
 from clawstop.protocol import MAX_LINE
 from clawstop.server import EngineRunning, Server
@@ -141,6 +142,52 @@ def test_a_message_of_a_person_without_authority_releases_nothing(place: Paths) 
     asyncio.run(scenario())
 
 
+def test_a_message_resubmitted_after_the_stop_releases_nothing(place: Paths) -> None:
+    async def scenario() -> None:
+        async with pair(place) as (running, one):
+            said = {"session": S, "sender": "me", "authorised": True}
+            await one.result("message", id="m1", **said)
+            running.engine.store.begin_stop("s1", {}, [S], [S])
+            assert not (await one.result("message", id="m1", **said))["released"]
+            assert (await one.result("message", id="m2", **said))["released"]
+
+    asyncio.run(scenario())
+
+
+def test_a_run_that_outlived_a_tombstone_stays_dead_after_the_release(place: Paths) -> None:
+    tombstone(place, "t1", json.dumps({"session": S}))
+
+    async def scenario() -> None:
+        async with engine(place), bridge(place, runs=[{"run": "r1", "session": S}]) as one:
+            said = {"session": S, "sender": "me", "authorised": True}
+            assert (await one.result("message", id="m1", **said))["released"]
+            assert "cannot act any more" in str(await tool(one, run="r1"))
+
+    asyncio.run(scenario())
+
+
+def test_a_second_gateways_hello_leaves_the_firsts_runs_alone(place: Paths) -> None:
+    async def scenario() -> None:
+        async with pair(place) as (running, one):
+            await one.result("run_start", run="r1", session=S, cause="message")
+            async with bridge(place, pid=2):
+                assert [run for run, _, _ in running.engine.store.live_runs()] == ["r1"]
+
+    asyncio.run(scenario())
+
+
+def test_new_settings_hold_at_once(place: Paths) -> None:
+    async def scenario() -> None:
+        async with pair(place) as (running, one):
+            await one.result("configure", config={"grace_ms": 7})
+            assert running.engine.settings.grace_ms == 7
+            await one.result("configure", config={"grace": 7})
+            assert running.engine.settings.grace_ms == 7, "the last good ones stay"
+            assert "there is no such setting" in running.engine.problems[0]
+
+    asyncio.run(scenario())
+
+
 def test_message_numbers_of_two_chats_are_not_the_same_message(place: Paths) -> None:
     async def scenario() -> None:
         async with pair(place) as (running, one):
@@ -183,6 +230,103 @@ def test_a_process_of_a_run_started_after_the_release_is_not_touched(place: Path
             assert new.poll() is None
             await stop(running, S)
             assert new.wait(5) != 0
+
+    asyncio.run(scenario())
+
+
+def present(place: Paths, **env: str) -> subprocess.Popen[bytes]:
+    """A process that says it is a gateway and does not connect."""
+    place.prepare()
+    process = subprocess.Popen(["sleep", "60"], env={**os.environ, **env})
+    ident = processes.ident_of(process.pid)
+    assert ident
+    file = place.bridges / f"{process.pid}.json"
+    paths.write_private(file, json.dumps({"pid": ident.pid, "start": ident.start}))
+    return process
+
+
+def test_a_gateway_that_is_not_connected_delays_neither_latch_nor_kill_for_ever(
+    place: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridges, "CONNECT_SECONDS", 0.3)
+    gateway = present(place)
+
+    async def scenario() -> None:
+        async with engine(place) as running:
+            running.engine.store.bind("r1", S, "message")
+            asking = asyncio.create_task(stop(running, S))
+            await asyncio.sleep(0)  # one turn of the loop
+            assert running.engine.store.standing(S).refusal
+            receipt = await asking
+            assert receipt["left"] == [f"gateway {gateway.pid} is not connected"]
+            assert running.engine.store.unfinished_stops(), "finished when it comes back"
+
+    asyncio.run(scenario())
+    gateway.kill()
+    gateway.wait()
+
+
+def test_a_gateway_that_an_agent_started_is_not_killed_with_the_agent(
+    place: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridges, "CONNECT_SECONDS", 0.1)
+    place.prepare()
+    cookie = cookies.format(Owner(place.state_id, S, 1))
+    gateway = present(place, **{cookies.VARIABLE: cookie})
+
+    async def scenario() -> None:
+        async with engine(place) as running:
+            running.engine.store.bind("r1", S, "message")
+            await stop(running, S)
+            assert gateway.poll() is None
+
+    asyncio.run(scenario())
+    gateway.kill()
+    gateway.wait()
+
+
+def test_a_damaged_receipts_file_keeps_no_stop_from_working(place: Paths) -> None:
+    place.prepare()
+    place.receipts.write_bytes(b'\xff\xfe garbage\n{"id": "old"}\n')
+
+    async def scenario() -> None:
+        async with engine(place) as running:
+            running.engine.store.bind("r1", S, "message")
+            process = owned(place, S)
+            assert (await stop(running, S))["converged"]
+            assert process.wait(5) != 0
+
+    asyncio.run(scenario())
+
+
+def test_plugins_that_hang_do_not_keep_the_kill_from_happening(
+    place: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins, "DEADLINE", 0.1)
+    monkeypatch.setattr(plugins, "REAP_DEADLINE", 0.2)
+    release = threading.Event()
+
+    class Hung:
+        @hookimpl
+        def clawstop_stop_started(self, stop: Stop) -> None:
+            release.wait(20)
+
+        @hookimpl
+        def clawstop_reap(self, stop: Stop) -> list[Any]:
+            release.wait(20)
+            return []
+
+    async def scenario() -> None:
+        async with engine(place) as running:
+            for number in range(12):
+                running.engine.plugins.register(Hung(), f"hung{number}")
+            running.engine.store.bind("r1", S, "message")
+            process = owned(place, S)
+            receipt = await asyncio.wait_for(stop(running, S), 15)
+            assert process.wait(5) != 0
+            assert not receipt["converged"]
+            assert "plugin hung0 could not reap" in str(receipt["left"])
+        release.set()
 
     asyncio.run(scenario())
 
@@ -507,8 +651,8 @@ def test_a_stop_finishes_although_its_caller_went_away(place: Paths) -> None:
                     json.dumps({"id": 5, "method": "stop", "params": params}).encode() + b"\n"
                 )
                 await one.writer.drain()
-                while not running.engine.stops.busy:
-                    await asyncio.sleep(0.01)
+                while not running.engine.store.standing(S).refusal:
+                    await asyncio.sleep(0)  # gone at the first sign of the latch
             await running.engine.stops.settle()
             assert process.wait(5) != 0
             assert receipts.find(place.receipts, "gone")

@@ -67,7 +67,7 @@ def test_a_run_without_a_named_cause_belongs_to_the_oldest_open_generation(store
 
 def test_an_announce_belongs_to_the_generation_that_spawned_the_child(store: Store) -> None:
     store.bind("parent", MAIN, "message")
-    store.adopt(CHILD, MAIN, "parent")
+    store.adopt(CHILD, MAIN)
     stop(store, "s1", [MAIN, CHILD], [MAIN, CHILD])
     store.end_run("parent", MAIN)
     store.admit("m1", MAIN)
@@ -77,8 +77,24 @@ def test_an_announce_belongs_to_the_generation_that_spawned_the_child(store: Sto
 def test_a_child_of_a_stopped_run_is_latched_with_it(store: Store) -> None:
     store.bind("parent", MAIN, "message")
     stop(store, "s1", [MAIN], [MAIN])
-    store.adopt(CHILD, MAIN, "parent")
+    store.adopt(CHILD, MAIN)
     assert store.standing(CHILD).refusal
+
+
+def test_a_run_that_binds_while_latched_stays_dead_after_the_release(store: Store) -> None:
+    stop(store, "s1", [MAIN], [MAIN])
+    store.bind("late", MAIN, "message")
+    assert store.admit("m1", MAIN)
+    assert store.standing(MAIN, "late").dead
+    assert not store.bind("new", MAIN, "message").dead
+
+
+def test_a_child_is_born_once(store: Store) -> None:
+    store.adopt(CHILD, MAIN)
+    stop(store, "s1", [MAIN, CHILD], [MAIN, CHILD])
+    store.admit("m1", MAIN)
+    store.adopt(CHILD, MAIN)  # told again after a reconnect
+    assert store.bind("announce", MAIN, "announce", CHILD).dead
 
 
 def test_descendants_come_before_their_parents(store: Store) -> None:
@@ -106,8 +122,8 @@ def test_a_message_releases_one_session_under_an_agents_latch(store: Store) -> N
     assert store.standing("agent:dev1:other").refusal
 
 
-def test_a_message_id_releases_once(store: Store) -> None:
-    assert store.admit("m1", MAIN)
+def test_a_message_id_seen_before_the_stop_releases_nothing(store: Store) -> None:
+    assert not store.admit("m1", MAIN), "nothing was stopped"
     stop(store, "s1", [MAIN], [MAIN])
     assert not store.admit("m1", MAIN)
     assert store.standing(MAIN).refusal
@@ -156,6 +172,32 @@ def test_a_corrupt_database_is_kept_and_everything_stays_closed(file: Path) -> N
     assert store.standing("agent:any:thing").refusal
     assert store.generation(MAIN) > reached, "generations only grow"
     assert [p.read_bytes()[:4] for p in file.parent.glob("*.corrupt-*")] == [b"this"]
+    store.close()
+
+
+def test_a_crash_while_a_corrupt_database_is_replaced_opens_nothing(file: Path) -> None:
+    """Marked as lost, moved aside, and then the power went."""
+    file.with_name(f"{file.name}.lost").write_text("1700000000")
+    store = Store.open(file)
+    assert store.standing(MAIN).refusal
+    assert store.generation(MAIN) == 1700000000
+    assert not list(file.parent.glob("*.lost"))
+    store.close()
+
+
+def test_old_runs_and_stops_are_forgotten_and_message_ids_are_not(file: Path) -> None:
+    now = [1e9]
+    store = Store.open(file, clock=lambda: now[0])
+    store.bind("r1", MAIN, "message")
+    store.end_run("r1", MAIN)
+    store.admit("m1", MAIN)
+    stop(store, "s1", [MAIN], [MAIN])
+    store.finish_stop("s1")
+    now[0] += 40 * 86400
+    store.prune()
+    assert store.standing(MAIN, "r1").bound is None
+    assert not store.admit("m1", MAIN)
+    assert store.standing(MAIN).refusal, "a latch does not age"
     store.close()
 
 
@@ -211,6 +253,12 @@ class Latches(RuleBasedStateMachine):
         self.count += 1
         return f"id{self.count}"
 
+    def held(self, session: str) -> bool:
+        return any(
+            scopes.covers(scope, session) and session not in released
+            for scope, released in self.latches.items()
+        )
+
     @rule(latch=st.sets(st.sampled_from(SCOPES)), bump=st.sets(st.sampled_from(SESSIONS)))
     def stop(self, latch: set[str], bump: set[str]) -> None:
         stop(self.store, self.fresh(), sorted(latch), sorted(bump))
@@ -220,7 +268,7 @@ class Latches(RuleBasedStateMachine):
 
     @rule(session=st.sampled_from(SESSIONS))
     def message(self, session: str) -> None:
-        assert self.store.admit(self.fresh(), session)
+        self.store.admit(self.fresh(), session)
         for released in self.latches.values():
             released.add(session)
 
@@ -239,7 +287,8 @@ class Latches(RuleBasedStateMachine):
     def person_starts_a_run(self, session: str) -> None:
         run = self.fresh()
         self.store.bind(run, session, "message")
-        self.runs[run] = (session, self.generation[session])
+        late = self.held(session)
+        self.runs[run] = (session, self.generation[session] - late)
 
     @precondition(lambda self: self.runs)
     @rule(data=st.data())
@@ -257,11 +306,7 @@ class Latches(RuleBasedStateMachine):
         for session in SESSIONS:
             standing = self.store.standing(session)
             assert standing.generation == self.generation[session]
-            held = any(
-                scopes.covers(scope, session) and session not in released
-                for scope, released in self.latches.items()
-            )
-            assert (standing.latched_since is not None) == held, (session, self.latches)
+            assert (standing.latched_since is not None) == self.held(session)
         for run, (session, bound) in self.runs.items():
             assert self.store.standing(session, run).dead == (bound < self.generation[session])
 

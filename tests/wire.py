@@ -43,7 +43,7 @@ class Wire:
                 self._answers.put_nowait(message)
                 continue
             self.asked.append(message)
-            if self.acknowledge:
+            if self.acknowledge and "id" in message:
                 result: Any = {"ended": [], "alive": []} if message["method"] == "end" else None
                 self.write(json.dumps({"id": message["id"], "result": result}).encode() + b"\n")
         self._answers.put_nowait(None)

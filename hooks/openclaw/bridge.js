@@ -10,20 +10,36 @@ const HOLD_MS = 2000; // I7: how long a tool call is held for an engine that is 
 const BOOT_MS = 20000; // how long a run that no person asked for waits for the first engine; it starts in about 1 s
 const END_MS = 3000; // the host's aborts settle in 1-75 ms; past this the run counts as alive
 const STOP_MS = 120000; // nobody waits for this answer; it only says when to stop listening
+const EMIT_MS = 500; // far below the host's 15 s
+const KEPT = 1000; // ended runs and children remembered
 const SETUP = "run `clawstop doctor` to see why";
 
 export class Bridge {
   mirror = new Mirror();
-  runs = new Map(); // runId -> {session, sessionId, bound, ending}
+  runs = new Map(); // runId -> {session, sessionId, cause, reports, bound, ending}
+  ended = new Map(); // the last runs that ended, as above: what they still want to say comes later
+  children = new Map(); // subagent session -> its parent's
   #messages = new Map(); // session -> person's messages that have not become a run yet
   #live = false;
 
   constructor({ folder, log, config, agents, version }) {
     Object.assign(this, { folder, log, config, agents, version });
-    this.engine = new Engine({
-      folder,
-      log,
-      hello: () => ({ host: "openclaw", version: this.version, capabilities: this.abilities, agents: this.agents(), config: this.config, runs: this.#liveRuns() }),
+    this.engine = this.#newEngine();
+  }
+
+  #newEngine() {
+    return new Engine({
+      folder: this.folder,
+      log: this.log,
+      hello: () => ({
+        host: "openclaw",
+        version: this.version,
+        capabilities: this.abilities,
+        agents: this.agents(),
+        config: this.config,
+        runs: [...this.runs].map(([run, { session, cause, reports }]) => ({ run, session, cause, reports })),
+        children: [...this.children].map(([child, session]) => ({ child, session })),
+      }),
       welcome: (answer) => this.#welcome(answer),
       serve: (method, params) => this.#serve(method, params),
     });
@@ -34,15 +50,29 @@ export class Bridge {
     if (this.#live) return;
     this.#live = true;
     this.abilities = await host.capabilities();
-    fs.mkdirSync(path.join(this.folder, "bridges"), { recursive: true, mode: 0o700 });
-    fs.writeFileSync(this.#presence(), JSON.stringify({ pid: process.pid, start: startTime() }), { mode: 0o600 });
+    try {
+      fs.mkdirSync(path.join(this.folder, "bridges"), { recursive: true, mode: 0o700 });
+      fs.writeFileSync(this.#presence(), JSON.stringify({ pid: process.pid, start: startTime() }), { mode: 0o600 });
+    } catch (error) {
+      this.log.error(`clawstop: ${error.message}`); // a stop from a shell will not wait for this gateway
+    }
     this.engine.start();
   }
 
+  // The host may start again in the same process: everything known stays, the connection is made anew.
   stop() {
     if (!this.#live) return;
+    this.#live = false;
     this.engine.close();
+    this.engine = this.#newEngine();
     fs.rmSync(this.#presence(), { force: true });
+  }
+
+  // What an older instance of this plugin knew.
+  inherit({ mirror, runs, ended, children }) {
+    Object.assign(this, { runs, ended, children });
+    this.mirror.first = mirror.first ?? 0;
+    for (const part of ["latches", "sessions", "brakes"]) for (const [key, value] of mirror[part]) this.mirror[part].set(key, value);
   }
 
   // The person edited the plugin's settings: the host loads the module again with the new ones.
@@ -55,13 +85,9 @@ export class Bridge {
     return path.join(this.folder, "bridges", `${process.pid}.json`);
   }
 
-  #welcome({ state, settings, mirror }) {
-    Object.assign(this, { state, settings });
+  #welcome({ state, settings, mirror, ask_emit: askEmit }) {
+    Object.assign(this, { state, settings, askEmit });
     this.mirror.take(mirror, true);
-  }
-
-  #liveRuns() {
-    return [...this.runs].map(([run, { session }]) => ({ run, session }));
   }
 
   // -- what the engine asks
@@ -73,12 +99,19 @@ export class Bridge {
     throw new Error(`there is no method ${method}`);
   }
 
+  // End what is latched or dead by our own mirror: a stop that is finished late must not end what a person has
+  // started since, and a session's reply cannot be ended for one of its runs alone.
+  #mayEnd(session) {
+    const runs = [...this.runs].filter(([, run]) => run.session === session);
+    return this.mirror.latched(session) || (runs.length > 0 && runs.every(([id]) => this.dead(id)));
+  }
+
   async #end({ sessions, scopes }) {
-    const inside = (key) => sessions.includes(key) || scopes.some((scope) => covers(scope, key));
+    const inside = (key) => (sessions.includes(key) || scopes.some((scope) => covers(scope, key))) && this.#mayEnd(key);
     const known = [...new Set([...this.runs.values()].map((run) => run.session).concat(host.busySessions()))].filter(inside);
     const order = [...sessions.filter((key) => known.includes(key)), ...known.filter((key) => !sessions.includes(key))];
     const begun = Date.now();
-    const runs = [...this.runs].filter(([, run]) => inside(run.session));
+    const runs = [...this.runs].filter(([, run]) => order.includes(run.session));
     for (const [, run] of runs) run.ending = true;
     const sessionIdOf = (key) => runs.find(([, run]) => run.session === key)?.[1].sessionId;
     const used = {};
@@ -88,10 +121,11 @@ export class Bridge {
     while (left() && Date.now() - begun < END_MS / 2) await sleep(5);
     if (left()) for (const key of order) used[key].push(...(await host.endRun(key, sessionIdOf(key))));
     while (left() && Date.now() - begun < END_MS) await sleep(5);
-    const told = ([id, run]) => ({ run: id, session: run.session, how: used[run.session] ?? [], ms: (run.ended ?? Date.now()) - begun });
+    const told = ([id, run]) => ({ run: id, session: run.session, how: used[run.session], ms: (run.ended ?? Date.now()) - begun });
+    const starting = busy().filter((key) => !runs.some(([, run]) => run.session === key));
     return {
       ended: runs.filter(([id]) => !this.runs.has(id)).map(told),
-      alive: [...runs.filter(([id]) => this.runs.has(id)).map(told), ...busy().filter((key) => !runs.some(([, run]) => run.session === key)).map((session) => ({ run: "(starting)", session }))],
+      alive: [...runs.filter(([id]) => this.runs.has(id)).map(told), ...starting.map((session) => ({ run: "(starting)", session }))],
     };
   }
 
@@ -101,8 +135,9 @@ export class Bridge {
   async message({ session, id, sender, authorised }) {
     if (!session || !id) return;
     this.#messages.set(session, [...(this.#messages.get(session) ?? []), id].slice(-20));
+    const wanted = () => this.#messages.get(session)?.includes(id); // a stop since then takes it away
     try {
-      await this.engine.ask("message", { session, id, sender: sender ?? "", authorised }, HOLD_MS);
+      await this.engine.ask("message", { session, id, sender: sender ?? "", authorised }, HOLD_MS, wanted);
     } catch (error) {
       if (this.mirror.latched(session)) this.log.error(`clawstop: ${session} stays stopped: ${error.message}; ${SETUP}`);
     }
@@ -131,13 +166,13 @@ export class Bridge {
       known.sessionId ??= sessionId;
       return known.admission;
     }
-    const record = { session, sessionId };
+    const record = { session, sessionId, ...this.#cause(run, session, trigger) };
     this.runs.set(run, record);
-    return (record.admission = this.#bind(run, record, this.#cause(run, session, trigger)));
+    return (record.admission = this.#bind(run, record));
   }
 
-  async #bind(run, record, { cause, reports }) {
-    const { session } = record;
+  async #bind(run, record) {
+    const { session, cause, reports } = record;
     const mirrored = this.mirror.latched(session) || (reports && this.mirror.latched(reports));
     let refusal = mirrored ? `${session} is stopped` : undefined;
     // Before the engine's first word the mirror is empty, and a restarting host replays what was refused: only a
@@ -146,7 +181,6 @@ export class Bridge {
     try {
       const answer = await this.engine.ask("run_start", { run, session, cause, reports }, blind ? BOOT_MS : HOLD_MS);
       record.bound = answer.bound;
-      if (!this.mirror.sessions.has(session)) this.mirror.sessions.set(session, [answer.generation, 0]);
       refusal ??= answer.refusal ?? undefined;
     } catch (error) {
       this.log.warn(`clawstop: run ${run} is not recorded: ${error.message}`);
@@ -163,7 +197,7 @@ export class Bridge {
 
   #refuse(run, why) {
     const known = this.runs.get(run);
-    if (!known || known.ending) return;
+    if (!known || known.ending || !this.#mayEnd(known.session)) return;
     known.ending = true;
     this.log.warn(`clawstop: ended run ${run} of ${known.session}: ${why}`);
     void host.endSession(known.session, known.sessionId);
@@ -174,19 +208,21 @@ export class Bridge {
     if (!known) return;
     this.runs.delete(run);
     known.ended = Date.now();
+    this.ended.set(run, known);
+    forgetOldest(this.ended);
     this.engine.tell("run_end", { run, session: known.session });
   }
 
   // The host aborted a run because a person said so. Ours are marked `ending` before we abort them.
   runStopped(run, session) {
-    const known = this.runs.get(run);
-    if (known?.ending) return;
+    const known = this.runs.get(run) ?? this.ended.get(run);
+    if (known?.ending || (!known && this.mirror.brakes.has(session))) return; // every instance of the module tells us
     if (known) known.ending = true;
     this.#personStopped(session ?? known.session);
   }
 
   dead(run) {
-    const known = this.runs.get(run);
+    const known = this.runs.get(run) ?? this.ended.get(run);
     return Boolean(known?.bound !== undefined && known.bound < this.mirror.generation(known.session));
   }
 
@@ -221,10 +257,22 @@ export class Bridge {
     if (id && session) this.engine.tell("tool_end", { id, session, ok });
   }
 
+  // What may be said: from the mirror, since the host lets everything through when we are late; then the plugins'
+  // word, where there is one that wants to be asked.
+  async emit({ run, session, kind }) {
+    if (this.dead(run)) return "the run was stopped";
+    if (!this.askEmit || !session) return undefined;
+    try {
+      return (await this.engine.ask("emit", { run, session, kind }, EMIT_MS)).refusal ?? undefined;
+    } catch {
+      return this.mirror.latched(session) ? "the session is stopped" : undefined;
+    }
+  }
+
   // The cookie for a process of this session, so that it is known whose it is.
   cookie(session) {
     const bound = [...this.runs.values()].filter((run) => run.session === session && run.bound !== undefined).map((run) => run.bound);
-    const generation = bound.length ? Math.min(...bound) : this.mirror.generation(session);
+    const generation = bound.length ? Math.min(...bound) : 0; // of a run that is not bound yet: any stop ends it
     return this.state && `1:${this.state}:${generation}:run:${encodeURIComponent(session)}`;
   }
 
@@ -232,7 +280,8 @@ export class Bridge {
 
   #personStopped(session) {
     const id = crypto.randomUUID();
-    this.mirror.brakes.add(session);
+    this.mirror.brake(session);
+    this.#messages.delete(session);
     this.engine.ask("stop", { id, session, trigger: "/stop", sender: "" }, STOP_MS).then(
       (receipt) => this.log.info(`clawstop: stopped ${session}: ${receipt.processes.length} processes, converged: ${receipt.converged}`),
       (error) => this.#tombstone(id, session, error),
@@ -259,15 +308,19 @@ export class Bridge {
     }
   }
 
-  childSpawned({ child, parent, run }) {
-    if (!child || !parent) return;
-    if (this.mirror.latched(parent)) this.mirror.brakes.add(child);
-    this.engine.tell("child", { child, session: parent, run });
+  // The engine hears of every child again when it connects: one must not be missed while it is away.
+  childSpawned({ child, parent }) {
+    if (!child || !parent || this.children.has(child)) return;
+    this.children.set(child, parent);
+    forgetOldest(this.children);
+    if (this.mirror.latched(parent)) this.mirror.brake(child);
+    this.engine.tell("child", { child, session: parent });
   }
 }
 
 // announce:v1:<child's session key>:<child's run id>
 const childOf = (run) => run.split(":").slice(2, -1).join(":");
+const forgetOldest = (map) => map.size > KEPT && map.delete(map.keys().next().value);
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 // Linux: start ticks, as in skill/clawstop/processes.py; elsewhere seconds, which only have to be a number.

@@ -6,7 +6,7 @@ import path from "node:path";
 import { spawn } from "node:child_process";
 
 export const PROTOCOL = 1;
-const MAX_LINE = 1 << 20;
+const MAX_ANSWER = 1 << 24; // a mirror of 100,000 stopped sessions
 const RETRY_MS = [50, 100, 200, 400, 800, 1600, 2000]; // below the 2 s that a tool call may be held
 const START_EVERY_MS = [0, 1000, 2000, 5000, 15000, 30000]; // an engine that dies at once is not started in a loop
 
@@ -63,8 +63,13 @@ export class Engine {
       buffer += chunk;
       const lines = buffer.split("\n");
       buffer = lines.pop();
-      if (buffer.length > MAX_LINE) return socket.destroy();
-      for (const line of lines) if (line) this.#take(socket, line);
+      if (buffer.length > MAX_ANSWER) return socket.destroy();
+      try {
+        for (const line of lines) if (line) this.#take(socket, JSON.parse(line));
+      } catch (error) {
+        this.log.error(`clawstop: the engine makes no sense: ${error.message}`);
+        socket.destroy(); // nothing that an engine says may take the gateway down
+      }
     });
     socket.on("error", () => {}); // "close" always follows
     socket.on("close", () => this.#lost("the engine went away"));
@@ -72,10 +77,13 @@ export class Engine {
 
   async #greet(socket, token) {
     try {
-      const answer = await this.#request("hello", { protocol: PROTOCOL, role: "bridge", token, pid: process.pid, ...this.hello() }, 2000);
-      this.welcome(answer);
-      this.connected = true;
-      this.#failures = this.#starts = 0;
+      const hello = { protocol: PROTOCOL, role: "bridge", token, pid: process.pid, ...this.hello() };
+      // At the very moment the answer is read: a newer mirror may stand in the next line.
+      await this.#request("hello", hello, 2000, (answer) => {
+        this.welcome(answer);
+        this.connected = true;
+        this.#failures = this.#starts = 0;
+      });
       for (const arrived of this.#arrivals) arrived();
       this.#arrivals.clear();
     } catch (error) {
@@ -120,13 +128,7 @@ export class Engine {
 
   // -- talking
 
-  #take(socket, line) {
-    let message;
-    try {
-      message = JSON.parse(line);
-    } catch {
-      return socket.destroy();
-    }
+  #take(socket, message) {
     if (message.method) return void this.#serve(socket, message);
     const waiting = this.#waiting.get(message.id);
     if (!waiting) return;
@@ -145,7 +147,7 @@ export class Engine {
     if (id !== undefined) socket.write(JSON.stringify(answer) + "\n");
   }
 
-  #request(method, params, ms) {
+  #request(method, params, ms, take = () => {}) {
     return new Promise((resolve, reject) => {
       if (!this.#socket) return reject(new Error("no engine is running"));
       const id = this.#next++;
@@ -154,15 +156,17 @@ export class Engine {
         reject(new Error(`the engine did not answer within ${ms} ms`));
       }, ms);
       const settle = (how) => (value) => (clearTimeout(timer), how(value));
-      this.#waiting.set(id, { resolve: settle(resolve), reject: settle(reject) });
+      this.#waiting.set(id, { resolve: settle((value) => (take(value), resolve(value))), reject: settle(reject) });
       this.#socket.write(JSON.stringify({ id, method, params }) + "\n");
     });
   }
 
-  // Wait for a connection if there is none, then ask; `ms` is for both together.
-  async ask(method, params, ms) {
+  // Wait for a connection if there is none, then ask; `ms` is for both together. What is no longer `wanted` by
+  // then is not asked.
+  async ask(method, params, ms, wanted = () => true) {
     const end = Date.now() + ms;
     if (!this.connected) await this.#arrival(ms);
+    if (!wanted()) throw new Error("overtaken by a stop");
     return this.#request(method, params, Math.max(1, end - Date.now()));
   }
 

@@ -20,8 +20,7 @@ function adopt(options) {
   const next = new Bridge(options);
   globalThis[KEY] = { version: VERSION, bridge: next };
   if (!held) return;
-  next.mirror.take({ latches: Object.fromEntries(held.bridge.mirror.latches), sessions: Object.fromEntries(held.bridge.mirror.sessions) });
-  next.runs = held.bridge.runs;
+  next.inherit(held.bridge);
   held.bridge.stop();
   void next.start();
 }
@@ -91,9 +90,12 @@ export default {
       return cookie ? { CLAWSTOP_COOKIE: cookie } : undefined;
     });
 
-    // What a dead run still wants to say goes nowhere. Answered from the mirror: the host fails open here.
-    api.on("reply_payload_sending", (event, ctx) => (bridge().dead(event.runId ?? ctx?.runId) ? { cancel: true, reason: "the run was stopped" } : undefined));
+    // What a dead run still wants to say goes nowhere.
+    api.on("reply_payload_sending", async (event, ctx) => {
+      const reason = await bridge().emit({ run: event.runId ?? ctx?.runId, session: event.sessionKey ?? ctx?.sessionKey, kind: event.kind ?? "final" });
+      return reason ? { cancel: true, reason } : undefined;
+    });
 
-    api.on("subagent_spawned", (event, ctx) => bridge().childSpawned({ child: event.childSessionKey ?? ctx?.childSessionKey, parent: ctx?.requesterSessionKey, run: ctx?.runId }));
+    api.on("subagent_spawned", (event, ctx) => bridge().childSpawned({ child: event.childSessionKey ?? ctx?.childSessionKey, parent: ctx?.requesterSessionKey }));
   },
 };

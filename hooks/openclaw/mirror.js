@@ -1,19 +1,27 @@
 // What the bridge knows of the engine's truth, so that it can say no by itself. Denials are added
 // here at once; only the engine's own word takes one away.
 
+// The same rule as scopes.py: a key without an agent in it is the main agent's.
+const agentOf = (session) => /^agent:([^:]*):/.exec(session)?.[1] ?? "main";
 export const covers = (scope, session) =>
-  scope === "*" || scope === session || (/^agent:[^:]+$/.test(scope) && session.startsWith(scope + ":"));
+  scope === "*" || scope === session || (scope.split(":").length === 2 && scope === `agent:${agentOf(session)}`);
 
 export class Mirror {
   latches = new Map(); // scope -> number of the latch
   sessions = new Map(); // session key -> [generation, number of the last release]
-  brakes = new Set(); // session keys stopped here, until the engine has latched them
+  brakes = new Map(); // session key stopped here -> its newest latch then; until the engine has a newer one
+  first = 0; // the generation of a session that was never stopped
 
-  take({ latches, sessions }, whole = false) {
+  brake(session) {
+    this.brakes.set(session, this.latches.get(session) ?? 0);
+  }
+
+  take({ first, latches, sessions }, whole = false) {
+    this.first = first;
     this.latches = new Map(Object.entries(latches));
     if (whole) this.sessions.clear();
     for (const [key, value] of Object.entries(sessions)) this.sessions.set(key, value);
-    for (const key of this.brakes) if (this.latches.has(key)) this.brakes.delete(key);
+    for (const [key, number] of this.brakes) if ((this.latches.get(key) ?? 0) > number) this.brakes.delete(key);
   }
 
   latched(session) {
@@ -23,13 +31,12 @@ export class Mirror {
     return false;
   }
 
-  // The first release proves an earlier stop; so does any latch that was ever on the session.
   everStopped(session) {
-    return this.latched(session) || (this.sessions.get(session)?.[1] ?? 0) > 0;
+    const [generation, released] = this.sessions.get(session) ?? [this.first, 0];
+    return this.latched(session) || generation > this.first || released > 0;
   }
 
-  // 0 is older than every real generation: a process whose session is not known yet dies at any stop.
   generation(session) {
-    return this.sessions.get(session)?.[0] ?? 0;
+    return this.sessions.get(session)?.[0] ?? this.first;
   }
 }

@@ -17,7 +17,7 @@ log = logging.getLogger("clawstop.bridges")
 
 ACK_SECONDS = 0.25  # I1: a bridge that has not acknowledged a latch by then counts as disconnected
 END_SECONDS = 5.0  # the host's own aborts settle in 1-75 ms; past this the run counts as alive
-CONNECT_SECONDS = 6.0  # a bridge notices a new engine within 2 s; room for a busy machine
+CONNECT_SECONDS = 4.0  # a bridge notices a new engine within 2 s; room for a busy machine
 
 
 @dataclass(eq=False)
@@ -64,10 +64,9 @@ class Bridges:
             self._connected.remove(gone)
         return gone
 
-    def absent(self) -> list[int]:
-        """Pids of gateways that run with the plugin loaded and are not connected."""
-        here = {bridge.pid for bridge in self._connected}
-        running = []
+    def idents(self) -> frozenset[Ident]:
+        """Every gateway that runs with the plugin loaded, connected or not."""
+        running = set()
         for file in self._presence.glob("*.json"):
             found = read_json(file) or {}
             pid, start = found.get("pid"), found.get("start")
@@ -75,14 +74,19 @@ class Bridges:
                 continue
             if compare(Ident(pid, start)) is Sameness.DIFFERENT:
                 file.unlink(missing_ok=True)  # that gateway is gone
-            elif pid not in here:
-                running.append(pid)
-        return running
+            else:
+                running.add(Ident(pid, start))
+        return frozenset(running)
 
-    async def wait(self, timeout: float = CONNECT_SECONDS) -> list[int]:
+    def absent(self) -> list[int]:
+        """Pids of gateways that run and are not connected."""
+        here = {bridge.pid for bridge in self._connected}
+        return [ident.pid for ident in self.idents() if ident.pid not in here]
+
+    async def wait(self) -> list[int]:
         """Wait for every running gateway to connect; returns the pids that did not."""
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(CONNECT_SECONDS):
                 while self.absent():
                     self._arrived.clear()
                     await self._arrived.wait()
@@ -110,10 +114,15 @@ class Bridges:
         return [name for name in answers if name]
 
     async def end(self, sessions: Sequence[str], scopes: Sequence[str]) -> Ended:
-        """End every run of these sessions, and of any other session these scopes cover."""
+        """End every run of these sessions, and of any other session these scopes cover.
+
+        Connected gateways first; one that is not gets a moment to come back.
+        """
         result = Ended()
+        asked: set[Bridge] = set()
 
         async def one(bridge: Bridge) -> None:
+            asked.add(bridge)
             params = {"sessions": list(sessions), "scopes": list(scopes)}
             try:
                 answer = await bridge.peer.ask("end", params, END_SECONDS)
@@ -124,4 +133,7 @@ class Bridges:
                 result.unanswered.append(f"{bridge.name}: {type(error).__name__} {error}".strip())
 
         await asyncio.gather(*(one(bridge) for bridge in self))
+        late = await self.wait()
+        await asyncio.gather(*(one(bridge) for bridge in self if bridge not in asked))
+        result.unanswered += [f"gateway {pid} is not connected" for pid in late]
         return result

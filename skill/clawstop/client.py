@@ -12,7 +12,7 @@ from typing import Any
 from .engine import Engine
 from .errors import EngineUnreachable
 from .paths import Paths, read_json
-from .protocol import MAX_LINE, PROTOCOL, Peer
+from .protocol import MAX_ANSWER, PROTOCOL, Peer
 from .server import EngineRunning, serve
 
 HELLO_SECONDS = 2.0  # an engine that cannot say hello by then is not going to stop anything
@@ -67,10 +67,12 @@ async def connect(paths: Paths) -> tuple[Peer, asyncio.Task[None]]:
         raise EngineUnreachable("no engine is running")
     try:
         if "socket" in endpoint:
-            reader, writer = await asyncio.open_unix_connection(endpoint["socket"], limit=MAX_LINE)
+            reader, writer = await asyncio.open_unix_connection(
+                endpoint["socket"], limit=MAX_ANSWER
+            )
         else:
             reader, writer = await asyncio.open_connection(
-                "127.0.0.1", endpoint["port"], limit=MAX_LINE
+                "127.0.0.1", endpoint["port"], limit=MAX_ANSWER
             )
     except OSError as error:
         raise EngineUnreachable(f"no engine is listening: {error}") from error

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from . import __version__, cookies, processes, scopes, targets
+from . import __version__, callers, processes, scopes, targets
 from .bridges import Bridge, Bridges
 from .errors import NotPermitted, ProtocolError, SettingsError, StoreError, UsageError
 from .events import EngineInfo, Message, Output, Run, ToolCall
 from .ledger import Ledger
 from .paths import Paths, read_json
 from .plugins import Plugins
-from .processes import Ident
 from .protocol import PROTOCOL, Peer
 from .settings import Settings
 from .stops import Request, Stops
@@ -46,8 +44,9 @@ class Engine:
         self._clock = clock
         self.store = Store.open(paths.database, clock)
         self.plugins = plugins or Plugins.load()
-        self.settings = Settings.load()
         self.problems: list[str] = []
+        self.settings = Settings.load({}, {})
+        self._configure(None)
         self._ledger = Ledger(clock)
         self.bridges = Bridges(paths.bridges)
         self.stops = Stops(
@@ -66,6 +65,7 @@ class Engine:
     async def startup(self) -> None:
         """The latches of every tombstone hold before anybody connects."""
         self._take_tombstones()
+        self.store.prune()
         unfinished = [stop for stop, _, _ in self.store.unfinished_stops()]
         if unfinished:
             log.warning("finishing stops that were cut off: %s", ", ".join(unfinished))
@@ -133,11 +133,17 @@ class Engine:
         )
         self._configure(params.get("config"))
         self._take_tombstones()
-        alive = [(_text(run, "run"), _text(run, "session")) for run in params.get("runs") or ()]
+        runs = [
+            (_text(run, "run"), _session(run), _text(run, "cause"), run.get("reports"))
+            for run in params.get("runs") or ()
+        ]
         try:
-            self.store.end_runs_but(alive)
-            for run, session in alive:
-                self.store.bind(run, session, "unknown")
+            if not list(self.bridges):  # another gateway's runs are not this one's to end
+                self.store.end_runs_but((run, session) for run, session, _, _ in runs)
+            for child in params.get("children") or ():
+                self.store.adopt(scopes.check_key(_text(child, "child")), _session(child))
+            for run, session, cause, reports in runs:
+                self.store.bind(run, session, cause, reports)
         except StoreError as error:  # the bridge needs the mirror all the more
             log.error("%s", error)
             self.problems.append(str(error))
@@ -193,18 +199,16 @@ class Engine:
             sender=_text(params, "sender"),
             authorised=params.get("authorised") is True,
         )
-        standing = self._standing(message.session)
         released = False
-        if standing.latched_since is not None and message.authorised and message.id:
+        if message.authorised and message.id:
             refusal = await self.plugins.message(message)
             if refusal:
                 log.warning("message %s releases nothing: %s", message.id, refusal)
             # A channel numbers messages per chat, so the session is part of what makes an id new.
-            elif self.store.admit(f"{message.session} {message.id}", message.session):
-                released = True
-                await self.bridges.push(self.stops.mirror([message.session]))
-        elif message.authorised:
-            await self.plugins.message(message)
+            id = f"{message.session} {message.id}"
+            released = self.store.admit(id, message.session, release=not refusal)
+        if released:
+            await self.bridges.push(self.stops.mirror([message.session]))
         return {"released": released, "refusal": self._standing(message.session).refusal}
 
     async def on_run_start(self, peer: Peer, params: Params) -> Params:
@@ -246,8 +250,7 @@ class Engine:
 
     async def on_child(self, peer: Peer, params: Params) -> None:
         child, parent = scopes.check_key(_text(params, "child")), _session(params)
-        run = params.get("run")
-        self.store.adopt(child, parent, run if isinstance(run, str) else None)
+        self.store.adopt(child, parent)
         await self.bridges.push(self.stops.mirror([child]))
 
     async def on_stop(self, peer: Peer, params: Params) -> Params:
@@ -276,17 +279,17 @@ class Engine:
         grace: float | None = None,
         caller: int | None = None,
     ) -> Request:
-        spare: set[Ident] = set()
-        if caller is not None:
-            spare.update(processes.ancestors(caller))
-        for bridge in self.bridges:
-            spare.update(filter(None, [processes.ident_of(bridge.pid)]))
+        spare = processes.ancestors(caller) if caller is not None else []
         seconds = self.settings.grace_ms / 1000 if grace is None else grace
         return Request(id or secrets.token_hex(8), target, trigger, who, seconds, frozenset(spare))
 
     async def do_stop(self, peer: Peer | None, params: Params) -> Params:
-        await self.bridges.wait()  # a gateway that is coming back knows agents that we may not
-        target = targets.resolve(_text(params, "target"), self.store, self.agents())
+        name = _text(params, "target")
+        try:
+            target = targets.resolve(name, self.store, self.agents())
+        except UsageError:
+            await self.bridges.wait()  # a gateway that is coming back knows agents that we may not
+            target = targets.resolve(name, self.store, self.agents())
         if params.get("dry_run") is True:
             return self._preview(target)
         grace = params.get("grace")
@@ -329,7 +332,7 @@ class Engine:
 
     async def do_release(self, peer: Peer | None, params: Params) -> Params:
         """Only a person may: a process that a run started is refused, however it got here."""
-        _refuse_owned(_caller(peer, params), "release")
+        callers.refuse_owned(_caller(peer, params), "release")
         target = targets.resolve(_text(params, "target"), self.store, self.agents())
         lifted = [scope for wide in target.scopes for scope in self.store.release(wide)]
         await self.bridges.push(self.stops.mirror())
@@ -369,16 +372,6 @@ def _caller(peer: Peer | None, params: Params) -> int:
     """The pid that asks: the system's word where it gives one, else the caller's own."""
     told = peer.pid if peer else None
     return told if told is not None else _number(params, "pid")
-
-
-def _refuse_owned(caller: int, what: str) -> None:
-    """A process that a run started, at any depth, may not undo a stop."""
-    line = processes.ancestors(caller)
-    ours = caller == os.getpid() and cookies.parse(os.environ.get(cookies.VARIABLE, ""))
-    if ours or any(owned.ident in line for owned in processes.find(lambda _: True)):
-        raise NotPermitted(
-            f"{what} is for people: process {caller}, which asks, was started by an agent's run"
-        )
 
 
 def _text(params: Params, key: str) -> str:

@@ -8,7 +8,8 @@ entry-point group `clawstop`. Three rules hold for all hooks:
 - A hook that raises, takes longer than `plugins.DEADLINE`, or returns something else, is a refusal
   where it could have refused. Everywhere else it is logged with the plugin's name, and the rest
   go on.
-- Hooks run in a worker thread, one call after the other, in pluggy's order.
+- Every call runs in a thread of its own, one plugin after the other, last registered first. A
+  plugin that has not come back from a call is not called again, and counts as failed, until it has.
 """
 
 from __future__ import annotations

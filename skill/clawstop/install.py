@@ -6,12 +6,14 @@ Each function yields a line for every step, before it is taken.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from . import callers
 from .errors import ClawstopError, UsageError
 from .paths import Paths, read_json, write_private
 from .settings import resource
@@ -52,6 +54,7 @@ def install(paths: Paths, binary: str | None, *, dry_run: bool) -> Iterator[str]
 
 
 def uninstall(paths: Paths, binary: str | None, *, dry_run: bool) -> Iterator[str]:
+    callers.refuse_owned(os.getpid(), "uninstall")
     openclaw = _find(binary)
     arguments = ["plugins", "uninstall", "clawstop", "--force"]
     yield f"run openclaw {' '.join(arguments)}"
@@ -76,6 +79,7 @@ def _find(binary: str | None) -> str:
 def _run(openclaw: str, paths: Paths, arguments: list[str]) -> str:
     result = subprocess.run(
         [openclaw, *arguments],
+        env={**os.environ, "OPENCLAW_STATE_DIR": str(paths.openclaw)},
         capture_output=True,
         text=True,
         encoding="utf-8",

@@ -30,6 +30,8 @@ class Ledger:
 
     def allowed(self, id: str, session: str, run: str, tool: str) -> None:
         self._open[session, id] = Call(id, session, run, tool, self._clock())
+        if len(self._open) > KEPT:  # their ends were lost
+            self._open.pop(next(iter(self._open)))
 
     def refused(self, id: str, session: str, run: str, tool: str) -> None:
         self._done.append(Call(id, session, run, tool, self._clock(), "blocked"))

@@ -8,9 +8,12 @@ the core's refusal is passed in and stands whatever the plugins say.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import logging
+import threading
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
@@ -25,6 +28,7 @@ log = logging.getLogger("clawstop.plugins")
 
 BUILTINS = ("clawstop_hooks.reaper",)
 DEADLINE = 1.0  # half of what a bridge waits for a verdict (2 s), so that a refusal still arrives
+REAP_DEADLINE = 15.0  # a little more than our own reaper gives itself
 NAMES = tuple(name for name in vars(hookspecs) if name.startswith("clawstop_"))
 
 
@@ -33,6 +37,7 @@ class Plugins:
         self._manager = pluggy.PluginManager("clawstop")
         self._manager.add_hookspecs(hookspecs)
         self.problems: list[str] = []  # shown by status and doctor
+        self._stuck: set[str] = set()  # plugins that have not come back from a call
 
     @classmethod
     def load(cls, *, third_party: bool = True) -> Plugins:
@@ -85,11 +90,46 @@ class Plugins:
             for name in names
         ]
 
+    async def _call(self, name: str, call: Callable[[], Any], deadline: float | None) -> Any:
+        """Call one plugin in a thread of its own, so that one that hangs holds up nobody else.
+
+        A plugin that has not come back from an earlier call is not called again until it has.
+        """
+        if name in self._stuck:
+            raise TimeoutError("it has not come back from an earlier call")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+
+        def deliver(result: Any, error: BaseException | None) -> None:
+            self._stuck.discard(name)
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(result)
+            else:
+                answer.set_exception(error)
+
+        def work() -> None:
+            result, failure = None, None
+            try:
+                result = call()
+            except Exception as error:
+                failure = error
+            with contextlib.suppress(RuntimeError):  # the engine has left meanwhile
+                loop.call_soon_threadsafe(deliver, result, failure)
+
+        threading.Thread(target=work, name=f"plugin {name}", daemon=True).start()
+        try:
+            return await asyncio.wait_for(answer, deadline)
+        except TimeoutError:
+            self._stuck.add(name)
+            raise TimeoutError(f"no answer within {deadline:g} s") from None
+
     async def _refusal(self, hook: str, **arguments: Any) -> str | None:
         """The first reason a plugin gives; a plugin that fails is a reason."""
         for name, call in self._callers(hook):
             try:
-                answers = await asyncio.wait_for(asyncio.to_thread(call, **arguments), DEADLINE)
+                answers = await self._call(name, partial(call, **arguments), DEADLINE)
             except Exception as error:
                 log.exception("plugin %s failed in %s", name, hook)
                 return f"plugin {name} failed: {type(error).__name__} {error}".rstrip()
@@ -102,7 +142,7 @@ class Plugins:
     async def _tell(self, hook: str, **arguments: Any) -> None:
         for name, call in self._callers(hook):
             try:
-                await asyncio.wait_for(asyncio.to_thread(call, **arguments), DEADLINE)
+                await self._call(name, partial(call, **arguments), DEADLINE)
             except Exception:
                 log.exception("plugin %s failed in %s", name, hook)
 
@@ -130,13 +170,15 @@ class Plugins:
         await self._tell("clawstop_stop_started", stop=stop)
 
     async def reap(self, stop: Stop) -> tuple[list[Reaped], list[str]]:
-        """What every reaper found and did, and what went wrong. No deadline here: reapers have
-        their own, and a kill that is under way is never abandoned."""
+        """What every reaper found and did, and what went wrong. Ours go first and have deadlines
+        of their own; a third party's may take `REAP_DEADLINE`."""
         found: list[Reaped] = []
         failures: list[str] = []
-        for name, call in self._callers("clawstop_reap"):
+        callers = self._callers("clawstop_reap")
+        for name, call in sorted(callers, key=lambda caller: caller[0] not in BUILTINS):
+            deadline = None if name in BUILTINS else REAP_DEADLINE
             try:
-                for results in await asyncio.to_thread(call, stop=stop):
+                for results in await self._call(name, partial(call, stop=stop), deadline):
                     found.extend(results)
             except Exception as error:
                 log.exception("plugin %s failed in clawstop_reap", name)

@@ -24,7 +24,8 @@ from .errors import BY_CODE, ClawstopError, EngineUnreachable, ProtocolError
 log = logging.getLogger("clawstop.protocol")
 
 PROTOCOL = 1
-MAX_LINE = 1 << 20  # a tool call's summary is a few kilobytes; a megabyte is somebody's mistake
+MAX_LINE = 1 << 20  # to the engine: a tool call is a few kilobytes, a megabyte is a mistake
+MAX_ANSWER = 1 << 24  # from the engine: a mirror or status of 100,000 sessions
 
 Message = dict[str, Any]
 Handler = Callable[["Peer", str, Message], Awaitable[Any]]

@@ -27,10 +27,10 @@ def digest(receipt: dict[str, Any]) -> str:
 
 
 def read(file: Path) -> Iterator[dict[str, Any]]:
-    """Every receipt, oldest first; a line torn by a power cut is passed over."""
+    """Every receipt, oldest first; a line that is none is passed over."""
     if not file.exists():
         return
-    with jsonlines.open(file) as lines:
+    with file.open(encoding="utf-8", errors="replace") as text, jsonlines.Reader(text) as lines:
         yield from lines.iter(type=dict, skip_invalid=True, skip_empty=True)
 
 

@@ -92,7 +92,9 @@ class Stops:
         """Carry out a stop and return its receipt. The same id twice is the same stop."""
         task = self._running.get(request.id)
         if task is None:
-            task = asyncio.create_task(self._run(request))
+            # At once, before anything else can run: what the target covers must not change first.
+            bumped, problems = self._latch(request)
+            task = asyncio.create_task(self._run(request, bumped, problems))
             self._running[request.id] = task
             task.add_done_callback(lambda _: self._running.pop(request.id, None))
         return await asyncio.shield(task)  # a caller that goes away does not take the stop with it
@@ -110,20 +112,19 @@ class Stops:
         """Wait for the stops that are under way."""
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
-    async def _run(self, request: Request) -> dict[str, Any]:
+    async def _run(
+        self, request: Request, bumped: dict[str, int], problems: list[str]
+    ) -> dict[str, Any]:
         begun = time.perf_counter()
         steps: dict[str, float] = {}
 
         def lap(step: str) -> None:
             steps[step] = round((time.perf_counter() - begun) * 1000, 1)
 
-        earlier = receipts.find(self._receipts, request.id)
-        if earlier and earlier["converged"]:  # the crash came between the receipt and this line
+        earlier = self._earlier(request.id)
+        if earlier and earlier["converged"]:  # the crash came right after its receipt
             self._store.finish_stop(request.id)
             return earlier
-
-        bumped, problems = self._latch(request)
-        generations = {key: [new - 1, new] for key, new in bumped.items()}
         cut_off = await self._bridges.push(self.mirror(request.target.sessions))
         lap("latched")
         stop = Stop(
@@ -136,19 +137,16 @@ class Stops:
             first=self._store.first_generation,
             state=self._state,
             grace=request.grace,
-            spare=request.spare,
+            spare=request.spare | self._bridges.idents(),
         )
         await self._plugins.stop_started(stop)
-
-        late = await self._bridges.wait()
         ended = await self._bridges.end(request.target.sessions, request.target.scopes)
         lap("ended")
         async with self._slots:
             reaped, failures = await self._plugins.reap(stop)
         lap("killed")
 
-        unheard = [f"gateway {pid} is not connected" for pid in late] + ended.unanswered
-        problems += unheard + failures
+        problems += ended.unanswered + failures
         problems += [f"run {run['run']} of {run['session']} is still alive" for run in ended.alive]
         problems += [problem for result in reaped for problem in _unreaped(result)]
         receipt = {
@@ -160,7 +158,7 @@ class Stops:
             "target": request.target.name,
             "scopes": request.target.scopes,
             "spared": request.target.spared,
-            "sessions": generations,
+            "sessions": {key: [new - 1, new] for key, new in bumped.items()},
             "cut_off": cut_off,
             "runs": ended.ended,
             "tools": self._ledger.close(set(bumped)),
@@ -170,7 +168,7 @@ class Stops:
             "ms": steps,
         }
         written = self._write(receipt)
-        if not unheard and request.id not in self.brakes:
+        if not ended.unanswered and request.id not in self.brakes:
             self._store.finish_stop(request.id)
         await self._plugins.stop_finished(written)
         return written
@@ -197,12 +195,20 @@ class Stops:
                 self._store.begin_stop(
                     request.id, request.dump(), request.target.scopes, request.target.sessions
                 )
-                self._store.finish_stop(request.id)
+                if request.id not in self._running:
+                    self._store.finish_stop(request.id)
             except StoreError:
                 asyncio.get_running_loop().call_later(RETRY_SECONDS, self._save_brakes)
                 return
             del self.brakes[request.id]
             log.warning("stop %s is on disk now", request.id)
+
+    def _earlier(self, id: str) -> dict[str, Any] | None:
+        try:
+            return receipts.find(self._receipts, id)
+        except OSError as error:
+            log.error("receipts cannot be read: %s", error)
+            return None
 
     def _write(self, receipt: dict[str, Any]) -> dict[str, Any]:
         try:

@@ -23,6 +23,7 @@ from typing import Any
 
 from . import scopes
 from .errors import StoreError
+from .paths import write_private
 
 log = logging.getLogger("clawstop.store")
 
@@ -51,6 +52,7 @@ CREATE TABLE stops (
 ) WITHOUT ROWID;
 CREATE TABLE messages (id TEXT PRIMARY KEY, seen REAL NOT NULL) WITHOUT ROWID;
 """
+KEPT_DAYS = 30.0  # nothing of the host's comes back after a month
 BUSY_SECONDS = 5.0  # nobody but one engine writes; a longer wait means something is broken
 
 
@@ -92,23 +94,37 @@ class Store:
     def open(cls, file: Path, clock: Callable[[], float] = time.time) -> Store:
         """Open or make the database. One that cannot be read is moved aside, and the new one
         starts with everything latched: what was closed stays closed."""
-        fresh = not file.exists()
+        lost = file.with_name(f"{file.name}.lost")  # there until the new one is latched: crash-safe
         try:
-            store = cls(_connect(file), clock)
-            store._migrate(first_generation=1)
-        except sqlite3.DatabaseError as broken:
-            if fresh or isinstance(broken, sqlite3.OperationalError):
-                raise StoreError(f"cannot use {file}: {broken}") from broken
-            aside = file.with_name(f"{file.name}.corrupt-{int(clock())}")
+            store = cls._opened(file, clock, lost)
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"cannot use {file}: {error}") from error
+        except sqlite3.DatabaseError:
+            # A larger generation than was ever reached by counting.
+            write_private(lost, str(int(clock())))
+            aside = f"{file.name}.corrupt-{int(clock())}"
             log.error("state database is corrupt: moved to %s, everything is latched", aside)
-            for suffix in ("-wal", "-shm"):
-                file.with_name(file.name + suffix).unlink(missing_ok=True)
-            file.rename(aside)
-            store = cls(_connect(file), clock)
-            # Larger than any generation that was ever reached by counting.
-            store._migrate(first_generation=int(clock()))
-            store.begin_stop("corrupt-state", {"trigger": "corrupt state database"}, ["*"], [])
+            for suffix in ("-wal", "-shm", ""):
+                part = file.with_name(file.name + suffix)
+                if part.exists():
+                    part.rename(file.with_name(aside + suffix))
+            store = cls._opened(file, clock, lost)
+        if lost.exists():
+            request = {"trigger": "corrupt state database"}
+            store.begin_stop("corrupt-state", request, [scopes.EVERYTHING], [])
             store.finish_stop("corrupt-state")
+            lost.unlink()
+        return store
+
+    @classmethod
+    def _opened(cls, file: Path, clock: Callable[[], float], lost: Path) -> Store:
+        first = int(lost.read_text()) if lost.exists() else 1
+        store = cls(_connect(file), clock)
+        try:
+            store._migrate(first)
+        except BaseException:
+            store.close()
+            raise
         return store
 
     def close(self) -> None:
@@ -186,10 +202,15 @@ class Store:
             return standing
         with self._transaction():
             current = self._ensure(session)
-            generation = current if cause == "message" else self._caused_by(session, reports)
+            if standing.latched_since is not None:
+                generation = current - 1  # it came too late, and a later release is not for it
+            elif cause == "message":
+                generation = current
+            else:
+                generation = min(current, self._caused_by(session, reports))
             self._db.execute(
                 "INSERT INTO runs (id, session, generation, cause, started) VALUES (?, ?, ?, ?, ?)",
-                (run, session, min(generation, current), cause, self._clock()),
+                (run, session, generation, cause, self._clock()),
             )
         return self.standing(session, run)
 
@@ -205,20 +226,21 @@ class Store:
         ).fetchone()
         return int(row[0]) if row[0] is not None else self.generation(session)
 
-    def adopt(self, child: str, parent: str, run: str | None = None) -> None:
-        """Record that `parent` (in `run`) spawned the session `child`.
+    def adopt(self, child: str, parent: str) -> None:
+        """Record, once, that a run of `parent` spawned the session `child`.
 
-        A child of a dead run or of a latched session is latched with it.
+        The host does not say which run: it counts as the oldest that is alive. A child of a dead
+        run or of a latched session is latched with it.
         """
-        standing = self.standing(parent, run)
-        born = standing.bound if standing.bound is not None else standing.generation
         with self._transaction():
             self._ensure(child)
-            self._ensure(parent)
-            self._db.execute(
-                "UPDATE sessions SET parent = ?, born = ? WHERE key = ?", (parent, born, child)
-            )
-            if standing.refusal:
+            current = self._ensure(parent)
+            born = min(current, self._caused_by(parent, None))
+            fresh = self._db.execute(
+                "UPDATE sessions SET parent = ?, born = ? WHERE key = ? AND parent IS NULL",
+                (parent, born, child),
+            ).rowcount
+            if fresh and (born < current or self._latched_since(parent) is not None):
                 self._latch([child], "inherited")
                 self._bump([child])
 
@@ -241,6 +263,13 @@ class Store:
         return list(
             self._db.execute("SELECT id, session, generation FROM runs WHERE ended IS NULL")
         )
+
+    def prune(self, days: float = KEPT_DAYS) -> None:
+        """Forget ended runs and finished stops of long ago. Sessions and message ids are kept."""
+        old = self._clock() - days * 86400
+        with self._transaction():
+            self._db.execute("DELETE FROM runs WHERE ended < ?", (old,))
+            self._db.execute("DELETE FROM stops WHERE finished < ?", (old,))
 
     def sessions(self) -> list[str]:
         return [row[0] for row in self._db.execute("SELECT key FROM sessions ORDER BY key")]
@@ -329,13 +358,16 @@ class Store:
 
     # -- releases
 
-    def admit(self, message: str, session: str) -> bool:
-        """A person's message came in: release its session. False for an id seen before."""
+    def admit(self, message: str, session: str, *, release: bool = True) -> bool:
+        """A person's message came in. True when that released its session.
+
+        Every id is remembered, stopped or not: one that was seen before never releases anything.
+        """
         with self._transaction():
             fresh = self._db.execute(
                 "INSERT OR IGNORE INTO messages VALUES (?, ?)", (message, self._clock())
             ).rowcount
-            if not fresh:
+            if not fresh or not release or self._latched_since(session) is None:
                 return False
             self._ensure(session)
             self._db.execute(
@@ -364,10 +396,16 @@ class Store:
     # -- the mirror
 
     def mirror(self, only: Iterable[str] | None = None) -> dict[str, Any]:
-        """What a bridge needs to say no by itself; `only` these sessions, or all."""
-        rows = self._db.execute("SELECT key, generation, released FROM sessions")
+        """What a bridge needs to say no by itself; `only` these sessions, or all that were ever
+        stopped: the rest stand at the first generation."""
+        first = self.first_generation
+        rows = self._db.execute(
+            "SELECT key, generation, released FROM sessions WHERE generation > ? OR released > 0",
+            (first,),
+        )
         wanted = None if only is None else set(only)
         return {
+            "first": first,
             "latches": dict(self._db.execute("SELECT scope, number FROM latches")),
             "sessions": {
                 key: [generation, released]

@@ -1,0 +1,21 @@
+"""Who asks: a person, or a process that an agent's run started."""
+
+from __future__ import annotations
+
+import os
+
+from . import cookies, processes
+from .errors import NotPermitted
+
+
+def refuse_owned(caller: int, what: str) -> None:
+    """NotPermitted when `caller`, or any process above it, carries a cookie.
+
+    Such a process may stop agents. It may not undo a stop, nor take the stop button out.
+    """
+    line = processes.ancestors(caller)
+    ours = caller == os.getpid() and cookies.parse(os.environ.get(cookies.VARIABLE, ""))
+    if ours or any(owned.ident in line for owned in processes.find(lambda _: True)):
+        raise NotPermitted(
+            f"{what} is for people: process {caller}, which asks, was started by an agent's run"
+        )

@@ -1,0 +1,45 @@
+// Runs the bridge outside a gateway: commands come in as JSON lines, answers go out. The host's registry of replies
+// is played here: a reply that is aborted ends its run.
+import readline from "node:readline";
+import { pathToFileURL } from "node:url";
+
+const [, , plugin, folder] = process.argv;
+const { Bridge } = await import(pathToFileURL(plugin));
+const registry = new Map();
+globalThis[Symbol.for("openclaw.replyRunRegistry")] = { activeRunsByKey: registry };
+const aborted = [];
+const log = Object.fromEntries(["info", "warn", "error"].map((level) => [level, (text) => console.error(text)]));
+const make = () => new Bridge({ folder, log, config: {}, agents: () => ["main"], version: "test" });
+let bridge = make();
+
+const actions = {
+  reply(session, run) {
+    registry.set(session, {
+      abortByUser() {
+        aborted.push(session);
+        registry.delete(session);
+        bridge.runEnded(run);
+      },
+    });
+  },
+  aborted: () => aborted,
+  connected: () => bridge.engine.connected,
+  latched: (session) => bridge.mirror.latched(session),
+  replace() {
+    const next = make();
+    next.inherit(bridge);
+    bridge.stop();
+    bridge = next;
+    return next.start();
+  },
+};
+
+process.stdin.ref(); // the bridge itself keeps nothing alive
+for await (const line of readline.createInterface({ input: process.stdin })) {
+  const { id, call, args } = JSON.parse(line);
+  Promise.resolve()
+    .then(() => (actions[call] ? actions[call](...args) : bridge[call](...args)))
+    .then((result) => console.log(JSON.stringify({ id, result: result ?? null })))
+    .catch((error) => console.log(JSON.stringify({ id, error: String(error?.stack ?? error) })));
+}
+process.exit(0);
