@@ -155,7 +155,7 @@ def test_a_message_resubmitted_after_the_stop_releases_nothing(place: Paths) -> 
 
 
 def test_a_run_that_outlived_a_tombstone_stays_dead_after_the_release(place: Paths) -> None:
-    tombstone(place, "t1", json.dumps({"session": S}))
+    tombstone(place, "t1", json.dumps({"target": S}))
 
     async def scenario() -> None:
         async with engine(place), bridge(place, runs=[{"run": "r1", "session": S}]) as one:
@@ -381,7 +381,7 @@ def tombstone(place: Paths, name: str, text: str) -> Path:
 
 
 def test_a_tombstone_is_a_latch_before_anybody_connects(place: Paths) -> None:
-    file = tombstone(place, "t1", json.dumps({"session": S}))
+    file = tombstone(place, "t1", json.dumps({"target": S}))
 
     async def scenario() -> None:
         async with engine(place) as running:
@@ -397,10 +397,10 @@ def test_a_tombstone_that_is_none_is_put_aside(place: Paths) -> None:
     files = [
         tombstone(place, "garbage", "{"),
         tombstone(place, "list", "[]"),
-        tombstone(place, "control", json.dumps({"session": "agent:main:\n"})),
-        tombstone(place, "number", json.dumps({"session": 7})),
+        tombstone(place, "control", json.dumps({"target": "agent:main:\n"})),
+        tombstone(place, "number", json.dumps({"target": 7})),
     ]
-    anyone = tombstone(place, "writable", json.dumps({"session": S}))
+    anyone = tombstone(place, "writable", json.dumps({"target": S}))
     anyone.chmod(0o666)
     link = place.tombstones / "link.json"
     link.symlink_to(anyone)

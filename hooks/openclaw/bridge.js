@@ -295,7 +295,7 @@ export class Bridge {
       const file = path.join(this.folder, "tombstones", `${id}.json`);
       fs.mkdirSync(path.dirname(file), { recursive: true, mode: 0o700 });
       const handle = fs.openSync(`${file}.new`, "w", 0o600);
-      fs.writeSync(handle, JSON.stringify({ session, at: Date.now() }));
+      fs.writeSync(handle, JSON.stringify({ target: session, at: Date.now() }));
       fs.fsyncSync(handle);
       fs.closeSync(handle);
       fs.renameSync(`${file}.new`, file);

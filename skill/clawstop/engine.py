@@ -72,16 +72,18 @@ class Engine:
         await self.plugins.startup(EngineInfo(__version__, self.paths.root, unfinished))
 
     def _take_tombstones(self) -> None:
-        """Latch what bridges stopped on their own; `resume` finishes those stops."""
+        """Latch what was stopped while no engine ran; `resume` finishes those stops."""
         for file in sorted(self.paths.tombstones.glob("*.json")):
-            found = read_json(file)
+            name = (read_json(file) or {}).get("target")
             try:
-                key = scopes.check_key(_text(found or {}, "session"))
+                if not isinstance(name, str):
+                    raise UsageError("not a private file that names a target")
+                known = [*self.agents(), scopes.agent_of(name)]  # it may be new to us
+                target = targets.resolve(name, self.store, known)
             except UsageError as error:
                 log.error("not a tombstone, put aside: %s: %s", file.name, error)
                 file.rename(file.with_suffix(".rejected"))
                 continue
-            target = targets.session(key, self.store)
             request = self._request(file.stem, target, "/stop (engine was down)", "")
             self.store.begin_stop(request.id, request.dump(), target.scopes, target.sessions)
             file.unlink()

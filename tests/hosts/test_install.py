@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -71,7 +72,12 @@ def test_the_plugin_passes_clawhubs_own_check(tmp_path: Path) -> None:
     plugin = shutil.copytree(ROOT / "hooks" / "openclaw", tmp_path / "plugin")
     done = subprocess.run(
         [str(release.node), str(release.clawhub), "package", "validate", str(plugin)],
-        env={"HOME": str(tmp_path), "PATH": f"{release.node.parent}:/usr/bin:/bin"},
+        # It fetches its inspector from the npm registry, so it needs the machine's network settings.
+        env={
+            **os.environ,
+            "HOME": str(tmp_path),
+            "PATH": os.pathsep.join([str(release.node.parent), os.environ["PATH"]]),
+        },
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
