@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from string import Formatter
 
 import pytest
 from clawstop import cookies, receipts
 from clawstop.cookies import Owner
 from clawstop.paths import Paths
+from clawstop.words import TEXTS
 
 SKILL = Path(__file__).parent.parent / "skill"
 
@@ -32,7 +34,7 @@ def made(state: Path) -> Paths:
 def clawstop(state: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-X", "utf8", str(SKILL), *args],
-        env={**os.environ, "OPENCLAW_STATE_DIR": str(state), **env},
+        env={**os.environ, "LC_ALL": "C", "OPENCLAW_STATE_DIR": str(state), **env},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -43,7 +45,7 @@ def clawstop(state: Path, *args: str, **env: str) -> subprocess.CompletedProcess
 def test_stop_without_a_gateway_latches_and_says_so(state: Path) -> None:
     done = clawstop(state, "stop", "dev1")
     assert done.returncode == 0
-    assert done.stdout.startswith("stopped dev1: 0 runs ended, 0 processes killed")
+    assert done.stdout.startswith("stopped dev1: runs ended 0, processes killed 0")
     assert "stopped  agent:dev1" in clawstop(state, "status").stdout
 
 
@@ -60,7 +62,39 @@ def test_an_unknown_target_lists_the_agents_and_exits_2(state: Path) -> None:
 
 def test_all_spares_main_and_names_it(state: Path) -> None:
     done = clawstop(state, "stop", "all")
-    assert "not stopped: main (`everything` includes it)" in done.stdout
+    assert "not stopped: main (add --include-main" in done.stdout
+
+
+def test_all_with_main(state: Path) -> None:
+    answer = json.loads(clawstop(state, "stop", "all", "--include-main", "--json").stdout)
+    assert (answer["scopes"], answer["spared"]) == (["agent:dev1", "agent:main"], [])
+
+
+def test_a_part_of_an_id_is_enough_when_it_is_one_agents(state: Path) -> None:
+    for agent in ("zero_pm", "zero_dev2", "one_dev2"):
+        (state / "agents" / agent).mkdir()
+    answer = json.loads(clawstop(state, "stop", "PM", "--json").stdout)
+    assert answer["scopes"] == ["agent:zero_pm"]
+
+
+def test_a_name_that_several_have_is_exit_4_and_stops_nobody(state: Path) -> None:
+    for agent in ("zero_dev2", "one_dev2"):
+        (state / "agents" / agent).mkdir()
+    done = clawstop(state, "stop", "dev2")
+    assert done.returncode == 4
+    assert "dev2 could be one_dev2, zero_dev2; which one?" in done.stderr
+    assert json.loads(clawstop(state, "status", "--json").stdout)["latches"] == []
+
+
+def test_chinese_by_locale(state: Path) -> None:
+    done = clawstop(state, "stop", "dev1", LANG="zh_CN.UTF-8", LC_ALL="")
+    assert done.stdout.startswith("已停止 dev1:结束运行 0 个")
+
+
+def test_every_text_exists_in_both_languages_with_the_same_values() -> None:
+    for key, (english, chinese) in TEXTS.items():
+        fields = [sorted(f for _, f, _, _ in Formatter().parse(t) if f) for t in (english, chinese)]
+        assert fields[0] == fields[1], key
 
 
 def test_all_is_main_when_there_is_nobody_else(tmp_path: Path) -> None:
@@ -167,7 +201,10 @@ def test_a_second_engine_says_that_there_is_one(state: Path) -> None:
         assert first.returncode == 0
 
 
-@pytest.mark.parametrize("command", ["", "stop", "release", "status", "receipts", "install"])
+@pytest.mark.parametrize(
+    "command",
+    ["", "stop", "release", "status", "receipts", "install", "uninstall", "doctor", "demo"],
+)
 def test_every_command_has_help_with_an_example(state: Path, command: str) -> None:
     done = clawstop(state, *filter(None, [command]), "--help")
     assert done.returncode == 0

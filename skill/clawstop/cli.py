@@ -1,5 +1,5 @@
-"""The command line. Exit codes: 0 done, 1 failed, 2 wrong use, 3 stopped but something is left,
-5 not permitted."""
+"""The command line. Exit codes: 0 done, 1 failed, 2 wrong use or unknown target, 3 stopped but
+something is left, 4 ambiguous, 5 not permitted."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from .errors import ClawstopError
 from .install import install as run_install
 from .install import uninstall as run_uninstall
 from .paths import Paths, default_paths
+from .words import say
 
 LEFT = 3
 
@@ -74,17 +75,21 @@ def show(value: Any) -> None:
 @click.argument("target")
 @click.option("--dry-run", is_flag=True, help="Show what would be stopped; change nothing.")
 @click.option("--now", is_flag=True, help="SIGKILL at once, without the grace period.")
+@click.option("--include-main", is_flag=True, help="With `all`: stop the agent main too.")
 @as_json
 @click.pass_obj
-def stop(paths: Paths, target: str, dry_run: bool, now: bool, as_json: bool) -> None:
-    """Stop TARGET: an agent's id, a session's key, `all` or `everything`.
+def stop(
+    paths: Paths, target: str, dry_run: bool, now: bool, include_main: bool, as_json: bool
+) -> None:
+    """Stop TARGET: an agent's id or a part of it, a session's key, `all` or `everything`.
 
     \b
     clawstop stop dev1
     clawstop stop agent:main:main --dry-run
     clawstop stop everything --now
 
-    Exit code 0: stopped and verified. 3: stopped, but something is left (it says what).
+    Exit code 0: stopped and verified. 2: no such target. 3: stopped, but something is left (it
+    says what). 4: several agents go by that name.
     """
     receipt = ask(
         paths,
@@ -92,6 +97,7 @@ def stop(paths: Paths, target: str, dry_run: bool, now: bool, as_json: bool) -> 
         id=secrets.token_hex(8),
         target=target,
         dry_run=dry_run,
+        include_main=include_main,
         who=getpass.getuser(),
         grace=0 if now else None,
     )
@@ -106,31 +112,31 @@ def stop(paths: Paths, target: str, dry_run: bool, now: bool, as_json: bool) -> 
 
 
 def _print_preview(preview: dict[str, Any]) -> None:
-    click.echo(f"would stop {preview['target']}: {', '.join(preview['scopes'])}")
+    click.echo(say("would_stop", target=preview["target"], scopes=", ".join(preview["scopes"])))
     for run in preview["runs"]:
-        click.echo(f"  run      {run['run']}  {run['session']}")
+        click.echo(f"  {say('run')}  {run['run']}  {run['session']}")
     for process in preview["processes"]:
-        click.echo(f"  process  {process['pid']}  {process['command']}")
+        click.echo(f"  {say('process')}  {process['pid']}  {process['command']}")
     if preview["spared"]:
-        click.echo(f"  spared   {', '.join(preview['spared'])}")
+        click.echo(f"  {say('left_alone')}  {', '.join(preview['spared'])}")
 
 
 def _print_receipt(receipt: dict[str, Any]) -> None:
-    runs = len(receipt["runs"])
-    killed = sum(process["result"] == "dead" for process in receipt["processes"])
-    took = max(receipt["ms"].values())
+    target = receipt["target"]
     if not receipt["converged"]:
-        click.echo(f"NOT COMPLETE: {receipt['target']} is stopped, but:")
+        click.echo(say("not_complete", target=target))
         for problem in receipt["left"]:
             click.echo(f"  - {problem}")
-        click.echo("Run the same command again to finish.")
-    click.echo(
-        f"stopped {receipt['target']}: {runs} {'run' if runs == 1 else 'runs'} ended, "
-        f"{killed} {'process' if killed == 1 else 'processes'} killed, {took:.0f} ms "
-        f"(receipt {receipt['id']})"
-    )
+        click.echo(say("again"))
+    counts = {"runs": len(receipt["runs"]), "killed": _killed(receipt)}
+    took = max(receipt["ms"].values())
+    click.echo(say("stopped", target=target, ms=took, id=receipt["id"], **counts))
     if receipt["spared"]:
-        click.echo(f"not stopped: {', '.join(receipt['spared'])} (`everything` includes it)")
+        click.echo(say("spared", agents=", ".join(receipt["spared"])))
+
+
+def _killed(receipt: dict[str, Any]) -> int:
+    return sum(process["result"] == "dead" for process in receipt["processes"])
 
 
 @main.command()
@@ -147,9 +153,9 @@ def release(paths: Paths, target: str, as_json: bool) -> None:
     if as_json:
         show(answer)
     elif answer["released"]:
-        click.echo(f"released: {', '.join(answer['released'])}")
+        click.echo(say("released", scopes=", ".join(answer["released"])))
     else:
-        click.echo(f"{answer['target']} was not stopped")
+        click.echo(say("not_stopped", target=answer["target"]))
 
 
 @main.command()
@@ -166,18 +172,20 @@ def status(paths: Paths, as_json: bool) -> None:
         show(answer)
         return
     for problem in answer["problems"]:
-        click.echo(f"PROBLEM: {problem}")
+        click.echo(say("problem", text=problem))
     if not answer["gateways"]:
-        click.echo("no gateway is connected")
+        click.echo(say("no_gateway"))
     for gateway in answer["gateways"]:
-        click.echo(f"gateway  {gateway['host']} {gateway['version']} (pid {gateway['pid']})")
+        name = f"{gateway['host']} {gateway['version']} (pid {gateway['pid']})"
+        click.echo(f"{say('gateway')}  {name}")
     for scope in answer["latches"]:
-        click.echo(f"stopped  {scope}")
+        click.echo(f"{say('is_stopped')}  {scope}")
     for session in answer["sessions"]:
-        state = "stopped" if session["stopped_since"] else "running" if session["runs"] else "idle"
-        click.echo(f"{state:8} {session['session']}  generation {session['generation']}")
+        word = "is_stopped" if session["stopped_since"] else "is_running"
+        state = say(word if session["stopped_since"] or session["runs"] else "is_idle")
+        click.echo(f"{state}  {session['session']}  ({session['generation']})")
     for stop in answer["unfinished"]:
-        click.echo(f"unfinished stop {stop}")
+        click.echo(say("unfinished", id=stop))
 
 
 @main.command(name="receipts")
@@ -202,11 +210,11 @@ def show_receipts(paths: Paths, id: str | None, verify: bool, as_json: bool) -> 
     else:
         for receipt in found:
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(receipt["at"]))
-            word = "converged" if receipt["converged"] else "NOT COMPLETE"
-            count = sum(process["result"] == "dead" for process in receipt["processes"])
-            click.echo(f"{when}  {receipt['id']}  {receipt['target']}  {count} killed  {word}")
+            word = say("converged" if receipt["converged"] else "incomplete")
+            told = {"id": receipt["id"], "target": receipt["target"], "killed": _killed(receipt)}
+            click.echo(say("receipt", when=when, word=word, **told))
         for problem in problems:
-            click.echo(f"PROBLEM: {problem}")
+            click.echo(say("problem", text=problem))
     if problems:
         sys.exit(1)
 
@@ -252,10 +260,33 @@ def doctor(paths: Paths, as_json: bool) -> None:
     if as_json:
         show([vars(finding) for finding in findings])
     for finding in [] if as_json else findings:
-        click.echo(f"{'ok ' if finding.ok else 'BAD'}  {finding.what}")
+        click.echo(f"{say('ok' if finding.ok else 'bad')}  {finding.what}")
         if not finding.ok:
             click.echo(f"     -> {finding.fix}")
     if not all(finding.ok for finding in findings):
+        sys.exit(1)
+
+
+@main.command()
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture too.")
+@as_json
+def demo(svg: Path | None, as_json: bool) -> None:
+    """Stop a runaway agent on the embedded host, and show how. Needs no OpenClaw.
+
+    \b
+    clawstop demo
+
+    Exit code 1 when anything at all happened after the stop.
+    """
+    from . import timeline  # rich is slow to import, and only this needs it
+    from .demo import tell
+
+    story = asyncio.run(tell())
+    if as_json:
+        show(story.as_dict())
+    else:
+        timeline.show(story, svg)
+    if story.failures:
         sys.exit(1)
 
 

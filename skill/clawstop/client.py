@@ -12,7 +12,7 @@ from typing import Any
 from .engine import Engine
 from .errors import EngineUnreachable
 from .paths import Paths, read_json
-from .protocol import MAX_ANSWER, PROTOCOL, Peer
+from .protocol import MAX_ANSWER, PROTOCOL, Handler, Peer
 from .server import EngineRunning, serve
 
 HELLO_SECONDS = 2.0  # an engine that cannot say hello by then is not going to stop anything
@@ -51,7 +51,7 @@ def _job(method: str, params: dict[str, Any]) -> Callable[[Engine], Awaitable[di
 
 
 async def _ask_running(paths: Paths, method: str, params: dict[str, Any]) -> dict[str, Any]:
-    peer, reading = await connect(paths)
+    peer, reading, _ = await connect(paths, "cli", _nothing_to_ask)
     try:
         answer: dict[str, Any] = await peer.ask(method, params, None)
         return answer
@@ -60,8 +60,10 @@ async def _ask_running(paths: Paths, method: str, params: dict[str, Any]) -> dic
         await reading
 
 
-async def connect(paths: Paths) -> tuple[Peer, asyncio.Task[None]]:
-    """A connection that has said hello, and the task that reads it."""
+async def connect(
+    paths: Paths, role: str, serve: Handler, **hello: Any
+) -> tuple[Peer, asyncio.Task[None], dict[str, Any]]:
+    """A connection that has said hello, the task that reads it, and the engine's answer."""
     endpoint = read_json(paths.endpoint)
     if endpoint is None:
         raise EngineUnreachable("no engine is running")
@@ -76,11 +78,11 @@ async def connect(paths: Paths) -> tuple[Peer, asyncio.Task[None]]:
             )
     except OSError as error:
         raise EngineUnreachable(f"no engine is listening: {error}") from error
-    peer = Peer(reader, writer, _nothing_to_ask)
+    peer = Peer(reader, writer, serve)
     reading = asyncio.create_task(peer.run())
-    hello = {"protocol": PROTOCOL, "role": "cli", "token": endpoint.get("token", "")}
+    words = {"protocol": PROTOCOL, "role": role, "token": endpoint.get("token", ""), **hello}
     try:
-        await peer.ask("hello", hello, HELLO_SECONDS)
+        welcome: dict[str, Any] = await peer.ask("hello", words, HELLO_SECONDS)
     except TimeoutError:
         peer.close()
         await reading
@@ -89,7 +91,7 @@ async def connect(paths: Paths) -> tuple[Peer, asyncio.Task[None]]:
         peer.close()
         await reading
         raise
-    return peer, reading
+    return peer, reading, welcome
 
 
 async def _nothing_to_ask(peer: Peer, method: str, params: dict[str, Any]) -> Any:

@@ -286,12 +286,12 @@ class Engine:
         return Request(id or secrets.token_hex(8), target, trigger, who, seconds, frozenset(spare))
 
     async def do_stop(self, peer: Peer | None, params: Params) -> Params:
-        name = _text(params, "target")
+        name, main = _text(params, "target"), params.get("include_main") is True
         try:
-            target = targets.resolve(name, self.store, self.agents())
+            target = targets.resolve(name, self.store, self.agents(), include_main=main)
         except UsageError:
             await self.bridges.wait()  # a gateway that is coming back knows agents that we may not
-            target = targets.resolve(name, self.store, self.agents())
+            target = targets.resolve(name, self.store, self.agents(), include_main=main)
         if params.get("dry_run") is True:
             return self._preview(target)
         grace = params.get("grace")

@@ -2,6 +2,7 @@
 
     ClawstopError            a message for a person: what happened, and the next step
     |-- UsageError           the caller asked for something that does not exist        exit 2
+    |-- Ambiguous            several agents go by that name                            exit 4
     |-- NotPermitted         the caller may not do this                                exit 5
     |-- EngineUnreachable    no engine answers                                         exit 1
     |-- ProtocolError        the other side speaks something else                      exit 1
@@ -20,6 +21,11 @@ class ClawstopError(Exception):
 class UsageError(ClawstopError):
     code = "usage"
     exit_code = 2
+
+
+class Ambiguous(ClawstopError):
+    code = "ambiguous"
+    exit_code = 4
 
 
 class NotPermitted(ClawstopError):
@@ -49,6 +55,7 @@ BY_CODE: dict[str, type[ClawstopError]] = {
     for kind in (
         ClawstopError,
         UsageError,
+        Ambiguous,
         NotPermitted,
         EngineUnreachable,
         ProtocolError,

@@ -7,6 +7,11 @@ A scope is a plain string, so that it can be stored, sent and compared:
     "agent:dev1:main"      one session
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
 from .errors import UsageError
 
 EVERYTHING = "*"
@@ -31,6 +36,14 @@ def covers(scope: str, session: str) -> bool:
     if scope in (EVERYTHING, session):
         return True
     return not is_session(scope) and scope == agent_scope(agent_of(session))
+
+
+def latched(mirror: Mapping[str, Any], session: str) -> bool:
+    """Whether a mirror (see `Store.mirror`) has a latch on the session that nobody released."""
+    released = mirror["sessions"].get(session, [0, 0])[1]
+    return any(
+        number > released and covers(scope, session) for scope, number in mirror["latches"].items()
+    )
 
 
 def check_key(key: str) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from . import scopes
-from .errors import UsageError
+from .errors import Ambiguous, UsageError
 from .store import Store
+
+SHORTEST = 2  # a single letter names nobody
 
 
 @dataclass(frozen=True)
@@ -18,12 +20,14 @@ class Target:
     spared: list[str]  # agents that `all` leaves alone
 
 
-def resolve(name: str, store: Store, agents: Collection[str]) -> Target:
-    """`everything`, `all`, an agent's id, or a session's key; UsageError for anything else."""
+def resolve(
+    name: str, store: Store, agents: Collection[str], *, include_main: bool = False
+) -> Target:
+    """`everything`, `all`, an agent's id or a part of it, or a session's key."""
     if name == "everything":
         return _target(name, store, [scopes.EVERYTHING])
     if name == "all":
-        chosen = sorted(agent for agent in agents if agent != "main") or ["main"]
+        chosen = sorted(a for a in agents if include_main or a != "main") or ["main"]
         spared = sorted(set(agents) - set(chosen))
         return _target(name, store, [scopes.agent_scope(agent) for agent in chosen], spared)
     if name in agents:
@@ -32,8 +36,22 @@ def resolve(name: str, store: Store, agents: Collection[str]) -> Target:
         scopes.check_key(name)
         if name in store.sessions() or scopes.agent_of(name) in agents:
             return session(name, store)
+    candidates = named(name, agents)
+    if len(candidates) == 1:
+        return _target(name, store, [scopes.agent_scope(candidates[0])])
+    if candidates:
+        raise Ambiguous(f"{name} could be {', '.join(candidates)}; which one?")
     known = ", ".join(sorted(agents)) or "none"
     raise UsageError(f"no agent or session is called {name[:80]!r}; agents: {known}")
+
+
+def named(name: str, agents: Collection[str]) -> list[str]:
+    """Agents whose id ends with the name, or else has it somewhere: `dev1` is `zero_dev1`."""
+    part = name.casefold()
+    if len(part) < SHORTEST or not part.isprintable():
+        return []
+    ends = sorted(agent for agent in agents if agent.casefold().endswith(part))
+    return ends or sorted(agent for agent in agents if part in agent.casefold())
 
 
 def session(key: str, store: Store) -> Target:

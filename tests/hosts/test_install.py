@@ -72,7 +72,7 @@ def test_the_plugin_passes_clawhubs_own_check(tmp_path: Path) -> None:
     plugin = shutil.copytree(ROOT / "hooks" / "openclaw", tmp_path / "plugin")
     done = subprocess.run(
         [str(release.node), str(release.clawhub), "package", "validate", str(plugin)],
-        # It fetches its inspector from the npm registry, so it needs the machine's network settings.
+        # It asks the network too, so it needs the settings of this machine.
         env={
             **os.environ,
             "HOME": str(tmp_path),

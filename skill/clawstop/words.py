@@ -1,0 +1,91 @@
+"""What a person reads, in English and Chinese, and which of the two."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+TEXTS: dict[str, tuple[str, str]] = {
+    "stopped": (
+        "stopped {target}: runs ended {runs}, processes killed {killed}, {ms:.0f} ms, receipt {id}",
+        "已停止 {target}:结束运行 {runs} 个,杀死进程 {killed} 个,用时 {ms:.0f} 毫秒,回执 {id}",
+    ),
+    "not_complete": (
+        "NOT COMPLETE: {target} is stopped, but:",
+        "尚未完成:{target} 已停止,但是:",
+    ),
+    "again": (
+        "Run the same command again to finish.",
+        "请再次运行同一命令以完成。",
+    ),
+    "spared": (
+        "not stopped: {agents} (add --include-main, or stop `everything`)",
+        "未停止:{agents}(可加 --include-main,或停止 everything)",
+    ),
+    "would_stop": ("would stop {target}: {scopes}", "将停止 {target}:{scopes}"),
+    "run": ("run", "运行"),
+    "process": ("process", "进程"),
+    "left_alone": ("left alone", "不受影响"),
+    "released": ("released: {scopes}", "已解除:{scopes}"),
+    "not_stopped": ("{target} was not stopped", "{target} 并未被停止"),
+    "problem": ("PROBLEM: {text}", "问题:{text}"),
+    "no_gateway": ("no gateway is connected", "没有已连接的网关"),
+    "gateway": ("gateway", "网关"),
+    "is_stopped": ("stopped", "已停止"),
+    "is_running": ("running", "运行中"),
+    "is_idle": ("idle", "空闲"),
+    "unfinished": ("unfinished stop {id}", "未完成的停止 {id}"),
+    "receipt": (
+        "{when}  {id}  {target}  killed {killed}  {word}",
+        "{when}  {id}  {target}  杀死 {killed}  {word}",
+    ),
+    "converged": ("converged", "已确认"),
+    "incomplete": ("NOT COMPLETE", "尚未完成"),
+    "ok": ("ok", "正常"),
+    "bad": ("BAD", "异常"),
+    "demo_person": ("person", "用户"),
+    "demo_agent": ("agent", "智能体"),
+    "demo_clawstop": ("clawstop", "clawstop"),
+    "demo_starts": ("starts: {text}", "启动:{text}"),
+    "demo_mails": (
+        "... {count} messages so far, nobody asked for them",
+        "……已发出 {count} 条,没人要求",
+    ),
+    "demo_latched": (
+        "session closed, on disk; run generation bumped",
+        "会话已关闭并写入磁盘;代数加一",
+    ),
+    "demo_ended": ("run ended in the host: {count}", "宿主中的运行已结束:{count}"),
+    "demo_killed": (
+        "killed and verified dead: {command} ({signal})",
+        "已杀死并确认:{command}({signal})",
+    ),
+    "demo_woken": (
+        "the dying process wakes the agent: refused",
+        "进程结束试图唤醒智能体:已拒绝",
+    ),
+    "demo_watched": (
+        "watched for {seconds:g} s: messages {said}, tools {tools}, files written {files}, "
+        "processes alive {alive}",
+        "观察 {seconds:g} 秒:消息 {said},工具 {tools},写入 {files},存活进程 {alive}",
+    ),
+    "demo_back": ("answers again: {text}", "恢复应答:{text}"),
+    "demo_title": ("A runaway agent is stopped", "停止一个失控的智能体"),
+    "demo_good": (
+        "It stopped. The receipt is above; `clawstop install` does this for your gateway.",
+        "已停止。回执如上;运行 clawstop install 即可用于你的网关。",
+    ),
+    "demo_failed": ("THE DEMO FAILED: {text}", "演示失败:{text}"),
+}
+
+
+def language(environ: Mapping[str, str] = os.environ) -> str:
+    """ "zh" or "en", by the locale that the usual variables name."""
+    for name in ("LC_ALL", "LC_MESSAGES", "LANGUAGE", "LANG"):
+        if environ.get(name):
+            return "zh" if environ[name].lower().startswith("zh") else "en"
+    return "en"
+
+
+def say(key: str, **values: object) -> str:
+    return TEXTS[key][language() == "zh"].format(**values)
