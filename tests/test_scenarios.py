@@ -40,7 +40,8 @@ class Stage:
                 await asyncio.sleep(0.01)
 
     def alive(self, session: str) -> int:
-        return len(processes.find(lambda owner: owner.session == session))
+        state = self.host.paths.state_id  # other tests use the same session keys at the same time
+        return len(processes.find(lambda o: (o.state, o.session) == (state, session)))
 
 
 @asynccontextmanager

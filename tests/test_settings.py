@@ -11,7 +11,7 @@ import pytest
 import yaml
 from clawstop import __version__
 from clawstop.errors import SettingsError
-from clawstop.settings import Settings, declared, resource
+from clawstop.settings import Settings, declared, markdown, resource
 
 ROOT = Path(__file__).parent.parent
 
@@ -91,3 +91,8 @@ def test_all_manifests_agree_on_name_and_version() -> None:
 def test_what_ships_is_found_from_a_checkout() -> None:
     assert resource("hooks", "openclaw", "index.js").is_file()
     assert resource("agents_md_templates", "en.md").is_file()
+
+
+def test_the_settings_page_is_made_from_claw_json() -> None:
+    page = ROOT / "docs" / "settings.md"
+    assert page.read_text(encoding="utf-8") == markdown(), "write it anew: print(markdown())"

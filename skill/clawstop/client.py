@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -68,7 +69,7 @@ async def connect(
     if endpoint is None:
         raise EngineUnreachable("no engine is running")
     try:
-        if "socket" in endpoint:
+        if sys.platform != "win32" and "socket" in endpoint:
             reader, writer = await asyncio.open_unix_connection(
                 endpoint["socket"], limit=MAX_ANSWER
             )

@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -245,7 +246,10 @@ class EmbeddedHost:
         for run in runs:
             if run.process is not None:  # the host ends a foreground tool's group, and only that
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(run.process.pid, signal.SIGKILL)
+                    if sys.platform == "win32":
+                        run.process.kill()
+                    else:
+                        os.killpg(run.process.pid, signal.SIGKILL)
             if run.task is not None:
                 run.task.cancel()
         tasks = [run.task for run in runs if run.task is not None]

@@ -16,6 +16,7 @@ import json
 import os
 import secrets
 import stat
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ class Paths:
         if len(os.fsencode(wanted)) <= MAX_SOCKET_PATH:
             return wanted
         name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
-        return Path(tempfile.gettempdir()) / f"clawstop-{os.getuid()}" / f"{name}.sock"
+        return Path(tempfile.gettempdir()) / f"clawstop-{user()}" / f"{name}.sock"
 
     @property
     def state_id(self) -> str:
@@ -97,13 +98,25 @@ def default_paths(openclaw: str | os.PathLike[str] | None = None) -> Paths:
     return Paths(Path(chosen).expanduser().absolute())
 
 
+def user() -> int:
+    """Whose files these are. Windows has no numbers: there a profile is private by its ACL."""
+    if sys.platform == "win32":
+        return 0
+    return os.getuid()
+
+
+def _open_to(info: os.stat_result, bits: int) -> bool:
+    """Whether others than the owner have any of these rights."""
+    return sys.platform != "win32" and bool(stat.S_IMODE(info.st_mode) & bits)
+
+
 def private_folder(folder: Path) -> None:
     """Make `folder`, ours and 0700; refuse one that somebody else put there."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     info = os.lstat(folder)
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != user():
         raise StoreError(f"{folder} is not a folder of yours; move it away and try again")
-    if stat.S_IMODE(info.st_mode) & 0o077:
+    if _open_to(info, 0o077):
         os.chmod(folder, 0o700)
 
 
@@ -113,11 +126,7 @@ def is_private(file: Path) -> bool:
         info = os.lstat(file)
     except OSError:
         return False
-    return (
-        stat.S_ISREG(info.st_mode)
-        and info.st_uid == os.getuid()
-        and not stat.S_IMODE(info.st_mode) & 0o022
-    )
+    return stat.S_ISREG(info.st_mode) and info.st_uid == user() and not _open_to(info, 0o022)
 
 
 def write_private(file: Path, text: str) -> None:
@@ -136,7 +145,9 @@ def write_private(file: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new name in `folder` survive a power cut."""
+    """Make a new name in `folder` survive a power cut. Windows cannot open a folder for that."""
+    if sys.platform == "win32":
+        return
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -34,6 +34,7 @@ _EXEC_LOOKS = 50  # and from a cold disk for some tens of that
 _DYING = (FileNotFoundError, ProcessLookupError)  # how procfs says so; other errors are real
 _ZOMBIE = (b"Z", b"X")
 _BUSY = (b"R", b"D")
+_DIRECTORY = getattr(os, "O_DIRECTORY", 0)  # Windows has none, and no /proc either
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD in the flags of /proc/PID/stat
 _EXITING = 0x00000004  # PF_EXITING: its memory is given back, its death is a moment away
 
@@ -217,7 +218,7 @@ def _why_blank(pid: int, missed: set[int]) -> Literal["nobody", "starting", "hid
 def _closer_look(pid: int, missed: set[int]) -> _Found | None:
     try:
         # Everything read below this descriptor is of one process, even if the pid is recycled.
-        folder = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)
+        folder = os.open(f"/proc/{pid}", os.O_RDONLY | _DIRECTORY)
     except _DYING:
         missed.add(pid)
         return None
@@ -245,7 +246,7 @@ def _closer_look(pid: int, missed: set[int]) -> _Found | None:
 def _environ(folder: int, stat: _Stat) -> bytes:
     if stat.state not in _ZOMBIE:
         return _read("environ", folder)
-    tasks = os.open("task", os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
+    tasks = os.open("task", os.O_RDONLY | _DIRECTORY, dir_fd=folder)
     try:
         for thread in os.listdir(tasks):
             try:

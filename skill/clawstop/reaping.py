@@ -30,6 +30,8 @@ SPARE_DESCRIPTORS = 64  # for looking, and for the rest of the engine, while pid
 RESTLESS_LOOKS = 10  # a busy machine always misses somebody; its strangers must not hold us up
 LOST_LOOKS = 50  # but when one of ours died under our eyes: it may fork on, and is met in 2 to 20
 
+_READABLE = getattr(select, "POLLIN", 1)  # a pidfd is readable when its process is dead
+
 Verb = Literal["suspend", "terminate", "resume", "kill"]  # psutil's words, which Windows has too
 
 
@@ -182,7 +184,7 @@ class _Hunt:
         ticked: list[_Target] = []
         for target in self.dying():
             if poller and target.fd is not None:
-                poller.register(target.fd, select.POLLIN)
+                poller.register(target.fd, _READABLE)
                 polled[target.fd] = target
             else:
                 ticked.append(target)
@@ -231,7 +233,7 @@ class _Target:
             if self.fd is None:
                 _signal_by_pid(self.ident, verb)
             else:
-                signal.pidfd_send_signal(self.fd, _signal(verb))
+                _signal_by_fd(self.fd, verb)
         except ProcessLookupError:
             self.bury()
         except PermissionError as error:
@@ -284,6 +286,11 @@ def _pidfd(ident: Ident) -> int | None:
         return fd
     os.close(fd)
     return None
+
+
+def _signal_by_fd(fd: int, verb: Verb) -> None:
+    if sys.platform == "linux":  # nobody else has a descriptor to come here with
+        signal.pidfd_send_signal(fd, _signal(verb))
 
 
 def _signal_by_pid(ident: Ident, verb: Verb) -> None:

@@ -49,7 +49,8 @@ def append(file: Path, receipt: dict[str, Any]) -> dict[str, Any]:
     fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         size = os.fstat(fd).st_size
-        if size and os.pread(fd, 1, size - 1) != b"\n":
+        os.lseek(fd, max(size - 1, 0), os.SEEK_SET)  # where it appends does not change
+        if os.read(fd, 1) not in (b"", b"\n"):
             line = "\n" + line  # close a torn line, so that this one can be read
         data = line.encode()
         if os.write(fd, data) != len(data):

@@ -22,7 +22,7 @@ import filelock
 
 from .engine import Engine
 from .errors import ClawstopError
-from .paths import Paths, write_private
+from .paths import Paths, user, write_private
 from .processes import ident_of
 from .protocol import MAX_LINE, PROTOCOL, Peer
 
@@ -65,7 +65,7 @@ class Server:
         log.info("engine ready: %s", self._paths.root)
 
     async def _listen(self) -> dict[str, object]:
-        if self._portable:
+        if sys.platform == "win32" or self._portable:
             self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=MAX_LINE)
             return {"port": self._server.sockets[0].getsockname()[1]}
         path = self._paths.socket
@@ -79,10 +79,10 @@ class Server:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = Peer(reader, writer, self.engine.dispatch)
-        if hasattr(socket, "SO_PEERCRED") and not self._portable:
+        if sys.platform == "linux" and not self._portable:
             # The folder is 0700 already; this holds also when somebody opened it up by mistake.
             peer.pid, uid = _credentials(peer.socket)
-            if uid not in (os.getuid(), 0):
+            if uid not in (user(), 0):
                 log.warning("refused a connection of user %s", uid)
                 peer.close()
                 return
@@ -139,6 +139,8 @@ async def serve(paths: Paths, job: Callable[[Engine], Awaitable[T]] | None = Non
 
 def _credentials(connection: socket.socket) -> tuple[int, int]:
     """(pid, uid) of whoever connected, as the kernel saw it."""
+    if sys.platform != "linux":
+        raise NotImplementedError
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", raw)
     return pid, uid

@@ -67,3 +67,31 @@ def _checked(where: str, key: str, value: Any) -> Any:
     if value in about["choices"]:
         return value
     raise SettingsError(f"{where}: expected one of {', '.join(about['choices'])}, got {value!r}")
+
+
+def markdown() -> str:
+    """docs/settings.md, from claw.json."""
+    rows = [
+        f"| `{key}` | {_type(about)} | `{about['default']}` | {about['about']} |"
+        for key, about in declared().items()
+    ]
+    return "\n".join(
+        [
+            "# Settings",
+            "",
+            "Set them in the OpenClaw config under `plugins.entries.clawstop.config`, or as the",
+            "environment variable `CLAWSTOP_<KEY>` of the gateway, which wins. A change in the",
+            "config holds at once; a skill update keeps it. This page is made from `claw.json`.",
+            "",
+            "| key | type | default | what it does |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def _type(about: Mapping[str, Any]) -> str:
+    if about["type"] == "integer":
+        return f"whole number, {about['minimum']} to {about['maximum']}"
+    return " or ".join(f"`{choice}`" for choice in about["choices"])
