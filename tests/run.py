@@ -18,7 +18,11 @@ PYTHON = [sys.executable, "-X", "utf8", "-m"]
 def main() -> int:
     parser = argparse.ArgumentParser(prog="clawstop test", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="leave the real gateway out")
+    parser.add_argument("--host", metavar="VERSION", help="another OpenClaw release")
+    parser.add_argument("--soak", action="store_true", help="long random runs, not short ones")
     options, rest = parser.parse_known_args()
+    os.environ.update({"CLAWSTOP_TEST_HOST": options.host} if options.host else {})
+    os.environ.update({"CLAWSTOP_TEST_SOAK": "1"} if options.soak else {})
     failed = [
         name
         for name, command in {
@@ -53,11 +57,11 @@ def step(name: str, command: list[str], cwd: Path = ROOT) -> bool:
 
 
 def environment() -> dict[str, str]:
-    """No one's own OpenClaw or clawstop gets into the tests; only the host cache may be named."""
+    """No one's own OpenClaw or clawstop gets into the tests, only what is meant for them."""
     outside = {
         key: value
         for key, value in os.environ.items()
-        if not key.startswith(("OPENCLAW_", "CLAWSTOP_")) or key == "CLAWSTOP_TEST_CACHE"
+        if not key.startswith(("OPENCLAW_", "CLAWSTOP_")) or key.startswith("CLAWSTOP_TEST_")
     }
     return {**outside, "PYTHONDONTWRITEBYTECODE": "1"}
 

@@ -472,6 +472,8 @@ def test_whoever_does_not_say_hello_first_is_refused(place: Paths) -> None:
     ("hello", "code", "says"),
     [
         ({"protocol": 2}, "protocol", "of one version"),
+        ({"protocol": 3, "oldest": 2}, "protocol", "of one version"),
+        ({"protocol": 0}, "protocol", "of one version"),
         ({"protocol": None}, "protocol", "speaks protocol 1"),
         ({"token": "wrong"}, "not_permitted", "wrong token"),
         ({"token": 7}, "usage", "token"),
@@ -489,6 +491,16 @@ def test_a_wrong_hello_is_refused_in_words(
             )
             assert answer["error"]["code"] == code
             assert says in answer["error"]["message"]
+
+    asyncio.run(scenario())
+
+
+def test_a_newer_peer_that_still_speaks_our_protocol_is_welcome(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place), wire(place) as (one, token):
+            answer = await one.hello(token, protocol=2, oldest=1)
+            assert answer["result"]["protocol"] == 1
+            assert await tool(one) is None
 
     asyncio.run(scenario())
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from clawstop import scopes
 from clawstop.errors import StoreError
-from clawstop.store import Store
+from clawstop.store import MIGRATIONS, Store
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -205,10 +205,35 @@ def test_a_database_from_the_future_is_refused_untouched(file: Path) -> None:
     Store.open(file).close()
     with sqlite3.connect(file) as db:
         db.execute("PRAGMA user_version = 99")
+        db.execute("UPDATE meta SET value = 99 WHERE key = 'oldest_reader'")
     db.close()
     with pytest.raises(StoreError, match="update clawstop"):
         Store.open(file)
     assert not list(file.parent.glob("*.corrupt-*"))
+
+
+def test_an_upgrade_and_a_downgrade_lose_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = Store.open(file)
+    old.bind("r1", MAIN, "message")
+    stop(old, "s1", [MAIN], [MAIN])
+    old.close()
+    with monkeypatch.context() as newer:
+        more = "ALTER TABLE runs ADD COLUMN note TEXT;\nCREATE TABLE extra (x)"
+        newer.setattr("clawstop.store.MIGRATIONS", (*MIGRATIONS, more))
+        new = Store.open(file)
+        assert new.standing(MAIN, "r1").dead
+        new._db.execute("UPDATE runs SET note = 'kept'")
+        stop(new, "s2", [DEV], [DEV])
+        new.close()
+    down = Store.open(file)
+    assert down.standing(DEV).refusal
+    down.bind("r2", DEV, "message")
+    stop(down, "s3", [DEV], [DEV])
+    assert down._db.execute("SELECT note FROM runs WHERE id = 'r1'").fetchone() == ("kept",)
+    assert down.generation(DEV) == 3
+    down.close()
 
 
 def test_a_full_disk_is_an_error_and_changes_nothing(store: Store) -> None:

@@ -5,7 +5,8 @@ import net from "node:net";
 import path from "node:path";
 import { spawn } from "node:child_process";
 
-export const PROTOCOL = 1;
+const PROTOCOL = 1;
+const OLDEST = 1; // the oldest we still speak: a skill is updated while its gateway runs on
 const MAX_ANSWER = 1 << 24; // a mirror of 100,000 stopped sessions
 const RETRY_MS = [50, 100, 200, 400, 800, 1600, 2000]; // below the 2 s that a tool call may be held
 const START_EVERY_MS = [0, 1000, 2000, 5000, 15000, 30000]; // an engine that dies at once is not started in a loop
@@ -77,7 +78,7 @@ export class Engine {
 
   async #greet(socket, token) {
     try {
-      const hello = { protocol: PROTOCOL, role: "bridge", token, pid: process.pid, ...this.hello() };
+      const hello = { protocol: PROTOCOL, oldest: OLDEST, role: "bridge", token, pid: process.pid, ...this.hello() };
       // At the very moment the answer is read: a newer mirror may stand in the next line.
       await this.#request("hello", hello, 2000, (answer) => {
         this.welcome(answer);

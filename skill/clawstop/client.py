@@ -8,13 +8,14 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .engine import Engine
 from .errors import EngineUnreachable
 from .paths import Paths, read_json
-from .protocol import MAX_ANSWER, PROTOCOL, Handler, Peer
-from .server import EngineRunning, serve
+from .protocol import MAX_ANSWER, OLDEST, PROTOCOL, Handler, Peer
+
+if TYPE_CHECKING:
+    from .engine import Engine
 
 HELLO_SECONDS = 2.0  # an engine that cannot say hello by then is not going to stop anything
 TRIES_SECONDS = 20.0  # an engine that dies under us comes back, or we become it, well before
@@ -27,15 +28,19 @@ async def call(paths: Paths, method: str, params: dict[str, Any]) -> dict[str, A
     twice is asking once.
     """
     params = {**params, "pid": os.getpid()}
+    with contextlib.suppress(EngineUnreachable):
+        return await _ask_running(paths, method, params)
+    # Only now: a person who says stop should not wait for what is not needed.
+    from .server import EngineRunning, serve
+
     deadline = time.monotonic() + TRIES_SECONDS
     while True:
-        try:
+        with contextlib.suppress(EngineRunning):
+            answer = await serve(paths, _job(method, params))
+            assert answer is not None
+            return answer
+        with contextlib.suppress(EngineUnreachable):
             return await _ask_running(paths, method, params)
-        except EngineUnreachable:
-            with contextlib.suppress(EngineRunning):
-                answer = await serve(paths, _job(method, params))
-                assert answer is not None
-                return answer
         if time.monotonic() > deadline:
             raise EngineUnreachable(
                 f"an engine holds {paths.lock} but does not answer; see {paths.log}"
@@ -81,7 +86,8 @@ async def connect(
         raise EngineUnreachable(f"no engine is listening: {error}") from error
     peer = Peer(reader, writer, serve)
     reading = asyncio.create_task(peer.run())
-    words = {"protocol": PROTOCOL, "role": role, "token": endpoint.get("token", ""), **hello}
+    token = endpoint.get("token", "")
+    words = {"protocol": PROTOCOL, "oldest": OLDEST, "role": role, "token": token, **hello}
     try:
         welcome: dict[str, Any] = await peer.ask("hello", words, HELLO_SECONDS)
     except TimeoutError:

@@ -21,7 +21,7 @@ from .events import EngineInfo, Message, Output, Run, ToolCall
 from .ledger import Ledger
 from .paths import Paths, read_json
 from .plugins import Plugins
-from .protocol import PROTOCOL, Peer
+from .protocol import OLDEST, PROTOCOL, Peer
 from .settings import Settings
 from .stops import Request, Stops
 from .store import Standing, Store
@@ -112,9 +112,15 @@ class Engine:
         return await handler(peer, params)
 
     async def _hello(self, peer: Peer, params: Params) -> Params:
-        if params.get("protocol") != PROTOCOL:
+        newest, oldest = params.get("protocol"), params.get("oldest", params.get("protocol"))
+        if (
+            not isinstance(newest, int)
+            or not isinstance(oldest, int)
+            or newest < OLDEST
+            or oldest > PROTOCOL
+        ):
             raise ProtocolError(
-                f"this engine speaks protocol {PROTOCOL}, you speak {params.get('protocol')!r}; "
+                f"this engine speaks protocol {OLDEST} to {PROTOCOL}, you speak {newest!r}; "
                 "run `clawstop install` and restart the gateway, so that both are of one version"
             )
         if not secrets.compare_digest(_text(params, "token").encode(), self.token.encode()):
@@ -122,7 +128,7 @@ class Engine:
         role = _text(params, "role")
         if role == "cli":
             self._roles[peer] = role
-            return {"protocol": PROTOCOL, "version": __version__}
+            return {"protocol": min(newest, PROTOCOL), "version": __version__}
         if role != "bridge":
             raise ProtocolError(f"there is no role {role[:40]!r}")
         bridge = Bridge(
@@ -155,7 +161,7 @@ class Engine:
         if self.store.unfinished_stops():
             self._resuming = asyncio.create_task(self.stops.resume())
         return {
-            "protocol": PROTOCOL,
+            "protocol": min(newest, PROTOCOL),
             "version": __version__,
             "state": self.paths.state_id,
             "settings": vars(self.settings),

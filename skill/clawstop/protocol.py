@@ -24,6 +24,7 @@ from .errors import BY_CODE, ClawstopError, EngineUnreachable, ProtocolError
 log = logging.getLogger("clawstop.protocol")
 
 PROTOCOL = 1
+OLDEST = 1  # the oldest we still speak; changes only add, so a skill may be newer than its gateway
 MAX_LINE = 1 << 20  # to the engine: a tool call is a few kilobytes, a megabyte is a mistake
 MAX_ANSWER = 1 << 24  # from the engine: a mirror or status of 100,000 sessions
 

@@ -27,7 +27,6 @@ from .paths import write_private
 
 log = logging.getLogger("clawstop.store")
 
-SCHEMA_VERSION = 1
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE sessions (
@@ -52,6 +51,10 @@ CREATE TABLE stops (
 ) WITHOUT ROWID;
 CREATE TABLE messages (id TEXT PRIMARY KEY, seen REAL NOT NULL) WITHOUT ROWID;
 """
+# Each takes the database from one version to the next. They only add: an older clawstop opens a
+# newer database and leaves alone what it does not know, unless that says it would lose something.
+MIGRATIONS = (SCHEMA,)
+OLDEST_READER = 1  # the oldest version that may write a database of the newest one
 KEPT_DAYS = 30.0  # nothing of the host's comes back after a month
 BUSY_SECONDS = 5.0  # nobody but one engine writes; a longer wait means something is broken
 
@@ -134,21 +137,26 @@ class Store:
 
     def _migrate(self, first_generation: int) -> None:
         found = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if found > SCHEMA_VERSION:
+        known = len(MIGRATIONS)
+        if found and self._db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise sqlite3.DatabaseError("quick_check failed")
+        if found > known and int(self._meta("oldest_reader")) > known:
             raise StoreError(
-                f"the state database has schema {found}, this clawstop knows {SCHEMA_VERSION}; "
+                f"the state database has schema {found}, this clawstop knows {known}; "
                 "update clawstop"
             )
-        if found == SCHEMA_VERSION:
-            if self._db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-                raise sqlite3.DatabaseError("quick_check failed")
+        if found >= known:
             return
         with self._transaction():
-            for statement in SCHEMA.split(";\n"):
-                self._db.execute(statement)
-            values = {"generation": str(first_generation), "latch": "0"}
-            self._db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
-            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            for script in MIGRATIONS[found:]:
+                for statement in script.split(";\n"):
+                    self._db.execute(statement)
+            if not found:
+                values = {"generation": str(first_generation), "latch": "0"}
+                self._db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
+            reader = ("oldest_reader", str(OLDEST_READER))
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", reader)
+            self._db.execute(f"PRAGMA user_version = {known}")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-DEFAULT_VERSION = "2026.9.6"
+DEFAULT_VERSION = os.environ.get("CLAWSTOP_TEST_HOST") or "2026.9.6"
 NODE_MAJOR = "26"  # 2026.9.6 asks for >= 24.16; 26 serves the older releases too
 NPM_FLAGS = ("--no-audit", "--no-fund", "--loglevel=error")
 NPM_TIMEOUT = 900.0  # ~800 MB: a minute on a good line, many on a slow one
