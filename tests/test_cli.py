@@ -10,9 +10,9 @@ from pathlib import Path
 from string import Formatter
 
 import pytest
-from clawstop import cookies, receipts
+from clawstop import cookies, processes, receipts
 from clawstop.cookies import Owner
-from clawstop.paths import Paths
+from clawstop.paths import Paths, write_private
 from clawstop.words import TEXTS
 
 SKILL = Path(__file__).parent.parent / "skill"
@@ -183,6 +183,29 @@ def test_uninstall_is_refused_to_a_process_of_an_agent(state: Path) -> None:
     cookie = cookies.format(Owner("0123456789abcdef", "agent:dev1:main", 1))
     done = clawstop(state, "uninstall", "--dry-run", **{cookies.VARIABLE: cookie})
     assert done.returncode == 5
+
+
+def test_a_stop_that_takes_long_says_that_it_is_still_working(state: Path) -> None:
+    paths = made(state)
+    with subprocess.Popen(["sleep", "60"]) as gateway:
+        ident = processes.ident_of(gateway.pid)
+        assert ident
+        file = paths.bridges / f"{gateway.pid}.json"
+        write_private(file, json.dumps({"pid": ident.pid, "start": ident.start}))
+        done = clawstop(state, "stop", "dev1")
+        gateway.kill()
+    assert done.returncode == 3
+    assert f"gateway {gateway.pid} is not connected" in done.stdout
+    assert "still working, 2 s ..." in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_can_complete_commands(state: Path, shell: str) -> None:
+    done = clawstop(state, _CLAWSTOP_COMPLETE=f"{shell}_source")
+    assert "_CLAWSTOP_COMPLETE" in done.stdout
+    words = {"COMP_WORDS": "clawstop st", "COMP_CWORD": "1"}
+    done = clawstop(state, _CLAWSTOP_COMPLETE="bash_complete", **words)
+    assert "plain,stop" in done.stdout.splitlines()
 
 
 def test_a_second_engine_says_that_there_is_one(state: Path) -> None:

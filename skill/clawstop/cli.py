@@ -14,6 +14,7 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from .demo import Story
 
 LEFT = 3
+PATIENCE = 2  # seconds
 
 
 class Group(click.Group):
@@ -68,7 +70,16 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def ask(paths: Paths, method: str, **params: Any) -> dict[str, Any]:
-    return asyncio.run(client.call(paths, method, params))
+    return asyncio.run(patiently(client.call(paths, method, params)))
+
+
+async def patiently(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """Wait, and say so every two seconds: silence frightens."""
+    task, seconds = asyncio.create_task(work), 0
+    while not (await asyncio.wait({task}, timeout=PATIENCE))[0]:
+        seconds += PATIENCE
+        click.echo(say("waiting", seconds=seconds), err=True)
+    return task.result()
 
 
 def show(value: Any) -> None:
@@ -294,7 +305,14 @@ def demo(gateway: bool, svg: Path | None, as_json: bool) -> None:
     from . import timeline  # rich is slow to import, and only this needs it
     from .demo import tell
 
-    story = _gateway_demo() if gateway else asyncio.run(tell())
+    def progress(step: str) -> None:
+        click.echo(say(step), err=True)
+
+    if gateway:
+        progress("demo_step_gateway")
+        story = _gateway_demo()
+    else:
+        story = asyncio.run(tell(progress))
     if as_json:
         show(story.as_dict())
     else:

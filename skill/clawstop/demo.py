@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -98,8 +98,9 @@ async def engine(paths: Paths) -> AsyncIterator[None]:
         await process.wait()
 
 
-async def tell() -> Story:
+async def tell(progress: Callable[[str], None]) -> Story:
     """Run the demo in a folder of its own that is gone afterwards."""
+    progress("demo_step_engine")
     root = Path(tempfile.mkdtemp(prefix="clawstop-demo-"))
     story = Story()
     try:
@@ -108,7 +109,7 @@ async def tell() -> Story:
         async with engine(paths):
             await host.start()
             try:
-                await _play(story, host)
+                await _play(story, host, progress)
             finally:
                 await host.stop()
         left = processes.find(lambda owner: owner.state == paths.state_id)
@@ -119,8 +120,9 @@ async def tell() -> Story:
     return story
 
 
-async def _play(story: Story, host: EmbeddedHost) -> None:
+async def _play(story: Story, host: EmbeddedHost, progress: Callable[[str], None]) -> None:
     paths, workspace = host.paths, host.workspace(SESSION)
+    progress("demo_step_wild")
     await host.send(SESSION, "go through my contacts")
     await asyncio.sleep(RUN_SECONDS)
     owned = processes.find(lambda owner: owner.session == SESSION and owner.state == paths.state_id)
@@ -131,6 +133,7 @@ async def _play(story: Story, host: EmbeddedHost) -> None:
         paths, "stop", {"target": "dev1", "id": secrets.token_hex(8), "who": "demo"}
     )
     acknowledged = host.clock()
+    progress("demo_step_stop")
     written = _written(workspace)
     await asyncio.sleep(WATCH_SECONDS)
     later = [event for event in host.events if event.at > acknowledged]

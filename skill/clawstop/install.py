@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from .paths import Paths, read_json, write_private
 from .settings import resource
 
 HOST_SECONDS = 180.0  # the host's CLI takes 3-10 s to start, and longer on a small machine
+MARK = "# written by `clawstop install`"
 PERMISSION = "plugins.entries.clawstop.hooks.allowConversationAccess"
 
 
@@ -39,6 +41,7 @@ def install(paths: Paths, binary: str | None, *, dry_run: bool) -> Iterator[str]
         paths.prepare()
         if (read_json(paths.command) or {}).get("command") != command:
             write_private(paths.command, json.dumps({"command": command}))
+    yield from _write_launcher(command[:-1], dry_run)
     for arguments in (
         ["plugins", "install", "--link", str(plugin), "--force", "--accept-capabilities"],
         ["plugins", "enable", "clawstop"],
@@ -63,7 +66,37 @@ def uninstall(paths: Paths, binary: str | None, *, dry_run: bool) -> Iterator[st
     yield f"remove {paths.command}"
     if not dry_run:
         paths.command.unlink(missing_ok=True)
+    if _ours(launcher()):
+        yield f"remove {launcher()}"
+        if not dry_run:
+            launcher().unlink()
+    if not dry_run:
         yield f"done; receipts are kept in {paths.root}; restart the gateway if it is running"
+
+
+def launcher() -> Path:
+    """The command `clawstop` for people and agents: starts without the bootstrap."""
+    return Path.home() / ".local" / "bin" / "clawstop"
+
+
+def _ours(file: Path) -> bool:
+    return file.is_file() and MARK in file.read_text(encoding="utf-8", errors="replace")
+
+
+def _write_launcher(command: list[str], dry_run: bool) -> Iterator[str]:
+    file = launcher()
+    if sys.platform == "win32":
+        return
+    if file.exists() and not _ours(file):
+        yield f"leave {file}: it is not ours"
+        return
+    yield f"write {file}"
+    if not dry_run:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        text = f'#!/bin/sh\n{MARK}\nexec {shlex.join(command)} "$@"\n'
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            write_private(file, text)
+            file.chmod(0o755)
 
 
 def _find(binary: str | None) -> str:

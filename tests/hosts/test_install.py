@@ -50,6 +50,11 @@ def test_install_protects_a_gateway_and_uninstall_takes_it_out(tmp_path: Path) -
     assert gateway.config_path.read_text() == before
     done = clawstop("install", "--openclaw", command)
     assert done.returncode == 0, done.stderr
+    home = Path(gateway.env()["HOME"])
+    short = subprocess.run(
+        [str(home / ".local/bin/clawstop"), "--version"], capture_output=True, text=True
+    )
+    assert short.stdout.startswith("clawstop, version"), short.stderr
     with gateway, gateway.client() as client:
         until(lambda: clawstop("doctor").returncode == 0, 30, "doctor finds nothing wrong")
         gateway.model.scripts["turn"] = [Step(tools=[execute("echo hi > hi")]), Step("done")]
@@ -65,6 +70,7 @@ def test_install_protects_a_gateway_and_uninstall_takes_it_out(tmp_path: Path) -
     assert "clawstop" not in after["allow"]
     assert not after.get("entries", {}).get("clawstop", {}).get("enabled")
     assert (gateway.state_dir / "clawstop/receipts.jsonl").exists(), "receipts are kept"
+    assert not (home / ".local/bin/clawstop").exists()
 
 
 def test_the_plugin_passes_clawhubs_own_check(tmp_path: Path) -> None:
