@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from clawstop import scopes
 from clawstop.errors import StoreError
-from clawstop.store import MIGRATIONS, Store
+from clawstop.schema import MIGRATIONS
+from clawstop.store import Store
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -221,7 +222,7 @@ def test_an_upgrade_and_a_downgrade_lose_nothing(
     old.close()
     with monkeypatch.context() as newer:
         more = "ALTER TABLE runs ADD COLUMN note TEXT;\nCREATE TABLE extra (x)"
-        newer.setattr("clawstop.store.MIGRATIONS", (*MIGRATIONS, more))
+        newer.setattr("clawstop.schema.MIGRATIONS", (*MIGRATIONS, more))
         new = Store.open(file)
         assert new.standing(MAIN, "r1").dead
         new._db.execute("UPDATE runs SET note = 'kept'")

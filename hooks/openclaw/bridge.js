@@ -1,9 +1,8 @@
 // The bridge's memory and its decisions. One object for all instances of this module that the host loads.
 import crypto from "node:crypto";
-import fs from "node:fs";
-import path from "node:path";
 import { Engine } from "./engine.js";
 import { Mirror, covers } from "./mirror.js";
+import * as files from "./files.js";
 import * as host from "./host.js";
 
 const HOLD_MS = 2000; // I7: how long a tool call is held for an engine that is away
@@ -51,8 +50,7 @@ export class Bridge {
     this.#live = true;
     this.abilities = await host.capabilities();
     try {
-      fs.mkdirSync(path.join(this.folder, "bridges"), { recursive: true, mode: 0o700 });
-      fs.writeFileSync(this.#presence(), JSON.stringify({ pid: process.pid, start: startTime() }), { mode: 0o600 });
+      files.writePresence(this.folder);
     } catch (error) {
       this.log.error(`clawstop: ${error.message}`); // a stop from a shell will not wait for this gateway
     }
@@ -65,7 +63,7 @@ export class Bridge {
     this.#live = false;
     this.engine.close();
     this.engine = this.#newEngine();
-    fs.rmSync(this.#presence(), { force: true });
+    files.removePresence(this.folder);
   }
 
   // What an older instance of this plugin knew.
@@ -79,10 +77,6 @@ export class Bridge {
   configure(config) {
     this.config = config;
     this.engine.tell("configure", { config });
-  }
-
-  #presence() {
-    return path.join(this.folder, "bridges", `${process.pid}.json`);
   }
 
   #welcome({ state, settings, mirror, ask_emit: askEmit }) {
@@ -289,19 +283,9 @@ export class Bridge {
     if (!this.engine.connected) this.#tombstone(id, session, new Error("the engine is not running"));
   }
 
-  // The engine takes these in when it comes back. Durable before it has its name.
   #tombstone(id, session, error) {
     try {
-      const file = path.join(this.folder, "tombstones", `${id}.json`);
-      fs.mkdirSync(path.dirname(file), { recursive: true, mode: 0o700 });
-      const handle = fs.openSync(`${file}.new`, "w", 0o600);
-      fs.writeSync(handle, JSON.stringify({ target: session, at: Date.now() }));
-      fs.fsyncSync(handle);
-      fs.closeSync(handle);
-      fs.renameSync(`${file}.new`, file);
-      const parent = fs.openSync(path.dirname(file), "r");
-      fs.fsyncSync(parent);
-      fs.closeSync(parent);
+      files.writeTombstone(this.folder, id, session);
       this.log.warn(`clawstop: ${session} is stopped; the engine will finish it when it is back (${error.message})`);
     } catch (failure) {
       this.log.error(`clawstop: ${session} is stopped only while this gateway runs: ${failure.message}`);
@@ -322,12 +306,3 @@ export class Bridge {
 const childOf = (run) => run.split(":").slice(2, -1).join(":");
 const forgetOldest = (map) => map.size > KEPT && map.delete(map.keys().next().value);
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-
-// Linux: start ticks, as in skill/clawstop/processes.py; elsewhere seconds, which only have to be a number.
-function startTime() {
-  try {
-    return Number(fs.readFileSync("/proc/self/stat", "utf8").split(") ").pop().split(" ")[19]);
-  } catch {
-    return Date.now() / 1000 - process.uptime();
-  }
-}

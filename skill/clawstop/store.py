@@ -12,7 +12,6 @@ Nothing else keeps truth. Every public method that changes something is one tran
 from __future__ import annotations
 
 import json
-import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,42 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import scopes
+from . import schema, scopes
 from .errors import StoreError
-from .paths import write_private
 
-log = logging.getLogger("clawstop.store")
-
-SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE sessions (
-    key TEXT PRIMARY KEY,
-    generation INTEGER NOT NULL,
-    released INTEGER NOT NULL DEFAULT 0,    -- the newest latch number that a release has answered
-    parent TEXT,                            -- the session that spawned it
-    born INTEGER                            -- the parent's generation that did
-) WITHOUT ROWID;
-CREATE INDEX sessions_by_parent ON sessions (parent);
-CREATE TABLE latches (
-    scope TEXT PRIMARY KEY, number INTEGER NOT NULL, stop TEXT NOT NULL, since REAL NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE runs (
-    id TEXT NOT NULL, session TEXT NOT NULL, generation INTEGER NOT NULL,
-    cause TEXT NOT NULL, started REAL NOT NULL, ended REAL, PRIMARY KEY (session, id)
-) WITHOUT ROWID;
-CREATE INDEX runs_by_session ON runs (session, ended);
-CREATE TABLE stops (
-    id TEXT PRIMARY KEY, request TEXT NOT NULL, bumped TEXT NOT NULL,
-    created REAL NOT NULL, finished REAL
-) WITHOUT ROWID;
-CREATE TABLE messages (id TEXT PRIMARY KEY, seen REAL NOT NULL) WITHOUT ROWID;
-"""
-# Each takes the database from one version to the next. They only add: an older clawstop opens a
-# newer database and leaves alone what it does not know, unless that says it would lose something.
-MIGRATIONS = (SCHEMA,)
-OLDEST_READER = 1  # the oldest version that may write a database of the newest one
 KEPT_DAYS = 30.0  # nothing of the host's comes back after a month
-BUSY_SECONDS = 5.0  # nobody but one engine writes; a longer wait means something is broken
 
 
 @dataclass(frozen=True)
@@ -97,66 +64,18 @@ class Store:
     def open(cls, file: Path, clock: Callable[[], float] = time.time) -> Store:
         """Open or make the database. One that cannot be read is moved aside, and the new one
         starts with everything latched: what was closed stays closed."""
-        lost = file.with_name(f"{file.name}.lost")  # there until the new one is latched: crash-safe
-        try:
-            store = cls._opened(file, clock, lost)
-        except sqlite3.OperationalError as error:
-            raise StoreError(f"cannot use {file}: {error}") from error
-        except sqlite3.DatabaseError:
-            # A larger generation than was ever reached by counting.
-            write_private(lost, str(int(clock())))
-            aside = f"{file.name}.corrupt-{int(clock())}"
-            log.error("state database is corrupt: moved to %s, everything is latched", aside)
-            for suffix in ("-wal", "-shm", ""):
-                part = file.with_name(file.name + suffix)
-                if part.exists():
-                    part.rename(file.with_name(aside + suffix))
-            store = cls._opened(file, clock, lost)
-        if lost.exists():
+        store = cls(schema.open_database(file, int(clock())), clock)
+        if schema.was_lost(file):
             request = {"trigger": "corrupt state database"}
             store.begin_stop("corrupt-state", request, [scopes.EVERYTHING], [])
             store.finish_stop("corrupt-state")
-            lost.unlink()
-        return store
-
-    @classmethod
-    def _opened(cls, file: Path, clock: Callable[[], float], lost: Path) -> Store:
-        first = int(lost.read_text()) if lost.exists() else 1
-        store = cls(_connect(file), clock)
-        try:
-            store._migrate(first)
-        except BaseException:
-            store.close()
-            raise
+            schema.found_again(file)
         return store
 
     def close(self) -> None:
         self._db.close()
 
-    # -- life of the database
-
-    def _migrate(self, first_generation: int) -> None:
-        found = self._db.execute("PRAGMA user_version").fetchone()[0]
-        known = len(MIGRATIONS)
-        if found and self._db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-            raise sqlite3.DatabaseError("quick_check failed")
-        if found > known and int(self._meta("oldest_reader")) > known:
-            raise StoreError(
-                f"the state database has schema {found}, this clawstop knows {known}; "
-                "update clawstop"
-            )
-        if found >= known:
-            return
-        with self._transaction():
-            for script in MIGRATIONS[found:]:
-                for statement in script.split(";\n"):
-                    self._db.execute(statement)
-            if not found:
-                values = {"generation": str(first_generation), "latch": "0"}
-                self._db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
-            reader = ("oldest_reader", str(OLDEST_READER))
-            self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", reader)
-            self._db.execute(f"PRAGMA user_version = {known}")
+    # -- the database
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -421,15 +340,3 @@ class Store:
                 if wanted is None or key in wanted
             },
         }
-
-
-def _connect(file: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(file, isolation_level=None, timeout=BUSY_SECONDS)
-    try:
-        file.chmod(0o600)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-    except BaseException:
-        db.close()
-        raise
-    return db
