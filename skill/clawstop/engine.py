@@ -371,6 +371,7 @@ class Engine:
             ],
             "latches": sorted(mirror["latches"]),
             "unfinished": [stop for stop, _, _ in self.store.unfinished_stops()],
+            "settings": vars(self.settings),
             "plugins": self.plugins.names,
             "problems": problems,
         }

@@ -196,6 +196,20 @@ def test_an_agents_own_process_may_stop_but_not_release(
         assert invoke(gateway, target)[0] == 403
 
 
+def test_settings_hold_at_once_and_bad_ones_are_named(running: tuple[Gateway, Product]) -> None:
+    gateway, product = running
+    key = "plugins.entries.clawstop.config.grace_ms"
+
+    def status() -> dict[str, Any]:
+        return dict(product.json(gateway.state_dir, "status"))
+
+    assert gateway.cli("config", "set", key, "70").returncode == 0
+    until(lambda: status()["settings"]["grace_ms"] == 70, 30, "the new grace holds")
+    assert gateway.cli("config", "unset", key).returncode == 0
+    until(lambda: status()["settings"]["grace_ms"] == 500, 30, "the default is back")
+    assert invoke(gateway, "agent:main:settings")[0] == 200
+
+
 def engine_process(gateway: Gateway) -> psutil.Process:
     endpoint = json.loads((gateway.state_dir / "clawstop/endpoint.json").read_text())
     return psutil.Process(endpoint["pid"])
