@@ -215,6 +215,11 @@ export class Bridge {
     this.#personStopped(session ?? known.session);
   }
 
+  // On a channel a stop and a new message that interrupts end a run alike; only the second has a message waiting.
+  replyAborted(run, session) {
+    if (!this.#messages.has(session)) this.runStopped(run, session);
+  }
+
   dead(run) {
     const known = this.runs.get(run) ?? this.ended.get(run);
     return Boolean(known?.bound !== undefined && known.bound < this.mirror.generation(known.session));

@@ -9,6 +9,7 @@ import { Bridge } from "./bridge.js";
 const VERSION = "0.1.0";
 const KEY = Symbol.for("clawstop.bridge");
 const STOPPED = new Set(["stop", "rpc"]); // why the host says a run was aborted, when a person wanted it
+const BY_USER = "Reply operation aborted by user"; // the same on a channel, where it gives no reason
 const bridge = () => globalThis[KEY].bridge;
 
 function adopt(options) {
@@ -68,13 +69,14 @@ export default {
 
     api.runtime?.events?.onAgentEvent?.((event) => {
       if (event.stream !== "lifecycle") return;
-      const { phase, aborted, stopReason, executionSettled } = event.data ?? {};
+      const { phase, aborted, stopReason, executionSettled, error } = event.data ?? {};
       if (phase === "start") {
         void bridge().start();
         void bridge().started(event.runId, event.sessionKey, event.sessionId);
       }
       // A stop (typed: "stop", a page's button or RPC: "rpc") is told at once; the run is over when it has settled.
       if (phase === "end" && aborted === true && STOPPED.has(stopReason)) bridge().runStopped(event.runId, event.sessionKey);
+      if (phase === "error" && aborted === true && error === BY_USER) bridge().replyAborted(event.runId, event.sessionKey);
       if (phase === "error" || (phase === "end" && (aborted !== true || executionSettled))) bridge().runEnded(event.runId);
     });
 

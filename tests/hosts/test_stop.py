@@ -23,6 +23,7 @@ from .gateway import Gateway
 from .install import host
 from .model import Step, execute
 from .scenario import alive, transcript, until
+from .telegram import Telegram
 
 pytestmark = [pytest.mark.gateway, pytest.mark.timeout(300)]
 
@@ -32,18 +33,35 @@ WAKE_WATCH = 8.0  # seconds; the soak watches for 40, here a wake has a few seco
 
 
 @contextmanager
-def protected(root: Path, *patches: Patch) -> Iterator[tuple[Gateway, Product]]:
+def protected(
+    root: Path, *patches: Patch, telegram: Telegram | None = None
+) -> Iterator[tuple[Gateway, Product]]:
     """A gateway with clawstop in it, with some of its mechanisms taken out."""
     product = Product(root / "clawstop", *patches)
-    gateway = Gateway(root / "gateway", host(), plugin=product.plugin, agents=("main", "dev1"))
+    gateway = Gateway(
+        root / "gateway",
+        host(),
+        plugin=product.plugin,
+        agents=("main", "dev1"),
+        telegram=telegram,
+    )
     product.wire(gateway.state_dir)
     with gateway:
         yield gateway, product
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Product]]:
-    with protected(tmp_path_factory.mktemp("stop")) as both:
+def telegram() -> Iterator[Telegram]:
+    server = Telegram()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def running(
+    tmp_path_factory: pytest.TempPathFactory, telegram: Telegram
+) -> Iterator[tuple[Gateway, Product]]:
+    with protected(tmp_path_factory.mktemp("stop"), telegram=telegram) as both:
         yield both
 
 
@@ -194,6 +212,31 @@ def test_an_agents_own_process_may_stop_but_not_release(
         assert "release is for people" in answer
         assert answer.splitlines()[-1] == "5"
         assert invoke(gateway, target)[0] == 403
+
+
+def test_a_stop_on_a_channel_kills_what_the_host_leaves_and_the_next_message_works(
+    running: tuple[Gateway, Product], telegram: Telegram
+) -> None:
+    gateway, _ = running
+    front, back = f"sleep {next(Work.numbers)}", f"sleep {next(Work.numbers)}"
+    tools = [("exec", {"command": back, "background": True}), execute(front)]
+    gateway.model.scripts["phone"] = [Step("On it.", tools=tools), Step("never said")]
+    gateway.model.scripts["after"] = [Step("here I am")]
+    telegram.say("[[phone]] go")
+    until(lambda: alive(gateway, back) and alive(gateway, front), TURN, "both run")
+    before = time.time()
+    telegram.say("/stop")
+    until(lambda: (last_receipt(gateway) or {"at": 0})["at"] > before, GONE, "a receipt")
+    receipt = last_receipt(gateway)
+    assert receipt is not None
+    assert receipt["converged"], receipt["left"]
+    assert not alive(gateway, front)
+    assert not alive(gateway, back)
+    time.sleep(WAKE_WATCH)
+    assert not gateway.model.requests_since(before + 0.5, "phone"), "nothing woke it"
+    assert "never said" not in telegram.shown()
+    telegram.say("[[after]] are you there")
+    until(lambda: "here I am" in telegram.shown(), TURN, "the next message is answered")
 
 
 def test_settings_hold_at_once_and_bad_ones_are_named(running: tuple[Gateway, Product]) -> None:
