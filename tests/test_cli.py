@@ -226,7 +226,18 @@ def test_a_second_engine_says_that_there_is_one(state: Path) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["", "stop", "release", "status", "receipts", "install", "uninstall", "doctor", "demo"],
+    [
+        "",
+        "stop",
+        "release",
+        "status",
+        "receipts",
+        "install",
+        "uninstall",
+        "doctor",
+        "demo",
+        "bench",
+    ],
 )
 def test_every_command_has_help_with_an_example(state: Path, command: str) -> None:
     done = clawstop(state, *filter(None, [command]), "--help")

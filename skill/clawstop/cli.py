@@ -321,6 +321,32 @@ def demo(gateway: bool, svg: Path | None, as_json: bool) -> None:
         sys.exit(1)
 
 
+@main.command()
+@click.argument("names", nargs=-1)
+@click.option("--docs", type=click.Path(dir_okay=False, path_type=Path), help="Write the table.")
+@as_json
+def bench(names: tuple[str, ...], docs: Path | None, as_json: bool) -> None:
+    """Measure what counts beside the least it could cost, in one run.
+
+    \b
+    clawstop bench
+    clawstop bench gate --json
+
+    Exit code 1 when a bar is missed.
+    """
+    from . import bench as benchmarks
+
+    rows = list(benchmarks.run(names))
+    if as_json:
+        show([row.as_dict() for row in rows])
+    else:
+        click.echo(benchmarks.table(rows))
+    if docs is not None:
+        benchmarks.write_docs(docs, rows)
+    if not all(row.ok for row in rows):
+        sys.exit(1)
+
+
 def _gateway_demo() -> Story:
     """The tests' own harness tells it: it is not part of a download."""
     tests = resource("tests")

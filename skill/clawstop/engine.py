@@ -191,9 +191,11 @@ class Engine:
 
     def _standing(self, session: str, run: str | None = None) -> Standing:
         """The store's word, with the latches that could not be saved on top."""
-        standing = self.store.standing(session, run)
+        return self._braked(self.store.standing(session, run))
+
+    def _braked(self, standing: Standing) -> Standing:
         for request in self.stops.brakes.values():
-            if any(scopes.covers(scope, session) for scope in request.target.scopes):
+            if any(scopes.covers(scope, standing.session) for scope in request.target.scopes):
                 return replace(standing, latched_since=self._clock())
         return standing
 
@@ -239,10 +241,12 @@ class Engine:
         """The gate. Asked again after the plugins: a stop may have come while they thought."""
         id, run, session = _text(params, "id"), _text(params, "run"), _session(params)
         tool = _text(params, "tool")
-        if run:  # none when the host's HTTP API asks: then only the session counts
-            self.store.bind(run, session, "unknown")
-        call = ToolCall(id, run, tool, self._standing(session, run))
-        refusal = await self.plugins.gate(call) or self._standing(session, run).refusal
+        # No run when the host's HTTP API asks: then only the session counts.
+        standing = self.store.bind(run, session, "unknown") if run else self.store.standing(session)
+        call = ToolCall(id, run, tool, self._braked(standing))
+        refusal = call.standing.refusal
+        if not refusal and self.plugins.implements("clawstop_pre_tool"):
+            refusal = await self.plugins.gate(call) or self._standing(session, run).refusal
         (self._ledger.refused if refusal else self._ledger.allowed)(id, session, run, tool)
         return {"refusal": refusal}
 

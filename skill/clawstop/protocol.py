@@ -32,8 +32,11 @@ Message = dict[str, Any]
 Handler = Callable[["Peer", str, Message], Awaitable[Any]]
 
 
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # made once
+
+
 def encode(message: Message) -> bytes:
-    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return _compact.encode(message).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
@@ -88,7 +91,7 @@ class Peer:
     def _take(self, message: Message) -> None:
         method, number = message.get("method"), message.get("id")
         if isinstance(method, str):
-            task = asyncio.ensure_future(self._serve(method, message.get("params", {}), number))
+            task = asyncio.create_task(self._serve(method, message.get("params", {}), number))
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
             return

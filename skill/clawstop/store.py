@@ -25,6 +25,17 @@ from .errors import StoreError
 
 KEPT_DAYS = 30.0  # nothing of the host's comes back after a month
 
+# One statement: every tool call waits for it, and each statement locks and unlocks the file anew.
+_STANDING = """
+SELECT
+    (SELECT generation FROM runs WHERE id = ?1 AND session = ?2),
+    s.generation,
+    (SELECT value FROM meta WHERE key = 'generation'),
+    (SELECT MAX(since) FROM latches
+        WHERE scope IN (?2, ?3, ?4) AND number > COALESCE(s.released, 0))
+FROM (SELECT 1) LEFT JOIN sessions AS s ON s.key = ?2
+"""
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -213,26 +224,13 @@ class Store:
         return found
 
     def standing(self, session: str, run: str | None = None) -> Standing:
-        bound = None
-        if run is not None:
-            row = self._db.execute(
-                "SELECT generation FROM runs WHERE id = ? AND session = ?", (run, session)
-            ).fetchone()
-            bound = int(row[0]) if row else None
-        return Standing(session, self.generation(session), bound, self._latched_since(session))
+        agent = scopes.agent_scope(scopes.agent_of(session))
+        row = self._db.execute(_STANDING, (run, session, agent, scopes.EVERYTHING)).fetchone()
+        bound, generation, first, since = row
+        return Standing(session, int(first) if generation is None else generation, bound, since)
 
     def _latched_since(self, session: str) -> float | None:
-        row = self._db.execute(
-            "SELECT MAX(since) FROM latches WHERE scope IN (?, ?, ?) AND number >"
-            " COALESCE((SELECT released FROM sessions WHERE key = ?), 0)",
-            (
-                scopes.EVERYTHING,
-                scopes.agent_scope(scopes.agent_of(session)),
-                session,
-                session,
-            ),
-        ).fetchone()
-        return row[0]  # type: ignore[no-any-return]  # REAL or NULL
+        return self.standing(session).latched_since
 
     # -- stops
 
