@@ -1,0 +1,461 @@
+"""`stop` with the standard library alone: what is left when clawstop's environment is broken.
+
+An engine that runs is asked over its socket and does the whole stop. Without one the stop is put on
+disk as a tombstone, which the next engine takes in before anybody connects; then every process with
+a cookie of the target is killed. What only an engine can do is named as left out.
+
+Neither this module nor what it imports needs anything installed, or the network; a test says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import getpass
+import json
+import os
+import secrets
+import socket
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from . import processes, reaping, scopes, targets, words
+from .bridges import Bridges
+from .cookies import Owner
+from .errors import (
+    BY_CODE,
+    Ambiguous,
+    ClawstopError,
+    EngineUnreachable,
+    NotPermitted,
+    ProtocolError,
+    UsageError,
+)
+from .paths import Paths, default_paths, private_folder, read_json, write_private
+from .processes import Ident
+from .protocol import MAX_ANSWER, PROTOCOL, decode, encode
+from .schema import SCHEMA
+from .store import Store
+from .targets import Target
+
+LEFT = 3  # the exit code of a stop that left something out
+HELLO_SECONDS = 2.0  # an engine that cannot say hello by then is not going to stop anything
+ANSWER_SECONDS = 45.0  # the steps of a stop have deadlines of 30 s in all; past this it hangs
+PULSE = 2.0  # a person who waits longer than this without a word thinks that it hangs
+
+TEXTS = {
+    "stopped": (
+        "stopped {target} without the engine: {latched}, processes killed {killed}",
+        "已在没有引擎的情况下停止 {target}:{latched},杀死进程 {killed} 个",
+    ),
+    "latched": ("closed on disk", "已写入磁盘"),
+    "not_latched": ("NOT closed on disk", "未能写入磁盘"),
+    "left": ("left out or left alive:", "未做或仍存活:"),
+    "would": (
+        "would close {scopes}, and kill {count} processes",
+        "将关闭 {scopes},并杀死 {count} 个进程",
+    ),
+    "waiting": ("the engine is stopping it, {seconds:.0f} s", "引擎正在停止,{seconds:.0f} 秒"),
+}
+
+
+def say(key: str, **values: object) -> str:
+    return TEXTS[key][words.language() == "zh"].format(**values)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What was typed."""
+
+    target: str
+    state_dir: str | None
+    now: bool
+    dry_run: bool
+    include_main: bool
+    json: bool
+    unmet: list[str]  # options that need the whole program
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of it. `final` when an engine gave it: nothing would be gained by asking again."""
+
+    json: bool
+    body: dict[str, Any] = field(default_factory=dict)
+    error: ClawstopError | None = None
+    final: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        if self.error:
+            return self.error.exit_code
+        return 0 if self.body.get("dry_run") or self.body.get("converged") else LEFT
+
+    @property
+    def headline(self) -> str:
+        """One line on what has been done; empty when nothing has."""
+        if self.error or self.body.get("dry_run"):
+            return ""
+        killed = sum(process["result"] == "dead" for process in self.body["processes"])
+        target = self.body["target"]
+        if self.final:
+            counts = {"runs": len(self.body["runs"]), "killed": killed}
+            took = max(self.body["ms"].values())
+            return words.say("stopped", target=target, ms=took, id=self.body["id"], **counts)
+        latched = say("latched" if self.body["latched"] else "not_latched")
+        return say("stopped", target=target, latched=latched, killed=killed)
+
+    def show(self) -> None:
+        if self.error:
+            print(f"clawstop: {self.error}", file=sys.stderr)
+        elif self.json:
+            print(json.dumps(self.body, ensure_ascii=False, indent=2))
+        elif self.body.get("dry_run"):
+            found = self.body["processes"]
+            print(say("would", scopes=", ".join(self.body["scopes"]), count=len(found)))
+            for process in found:
+                print(f"  {process['pid']}  {process['command']}")
+        else:
+            print(self.headline)
+            if self.body["left"]:
+                print(say("left"))
+            for problem in self.body["left"]:
+                print(f"  - {problem}")
+        if not self.json and self.body.get("spared"):
+            print(words.say("spared", agents=", ".join(self.body["spared"])))
+
+
+def stop(arguments: Sequence[str]) -> Answer:
+    """Carry out `stop TARGET ...` as typed. Prints nothing but a pulse; raises nothing of ours."""
+    as_json = "--json" in arguments
+    try:
+        order = parse(arguments)
+        return _stop(order, default_paths(order.state_dir))
+    except _Final as final:
+        return Answer(as_json, error=final.error, final=True)
+    except ClawstopError as error:
+        return Answer(as_json, error=error)
+
+
+def parse(arguments: Sequence[str]) -> Order:
+    """UsageError for what no `stop` understands."""
+    parser = _Parser(prog="clawstop", add_help=False, allow_abbrev=False)
+    parser.add_argument("--state-dir")
+    parser.add_argument("command", choices=["stop", "kill"])
+    parser.add_argument("target")
+    for option in ("--now", "--dry-run", "--include-main", "--json"):
+        parser.add_argument(option, action="store_true")
+    unmet = ["--no-rollback", "--suspects"]
+    for option in unmet:
+        parser.add_argument(option, action="store_const", const=option, dest=option)
+    for option in ("--to", "--turns"):
+        parser.add_argument(option, dest=option)
+        unmet.append(option)
+    typed = vars(parser.parse_args(list(arguments)))
+    return Order(
+        target=typed["target"],
+        state_dir=typed["state_dir"],
+        now=typed["now"],
+        dry_run=typed["dry_run"],
+        include_main=typed["include_main"],
+        json=typed["json"],
+        unmet=[option for option in unmet if typed[option] is not None],
+    )
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def _stop(order: Order, paths: Paths) -> Answer:
+    id = secrets.token_hex(8)
+    unmet = [f"{option} was not heeded: it needs the whole program" for option in order.unmet]
+    asked = read_json(paths.endpoint)
+    try:
+        return _by_engine(order, id, asked, unmet)
+    except EngineUnreachable as error:
+        left = [f"the engine could not do it: {error}"] if asked else []
+    with _known(paths) as store:
+        target = _resolve(order, paths, store)
+    if order.dry_run:
+        return Answer(order.json, _preview(paths, target))
+    begun = time.perf_counter()
+    tombstones, problems = _latch(order, paths, target, id)
+    gateways = Bridges(paths.bridges).idents()
+    reaped, trouble = _kill(order, paths, target, gateways)
+    came = read_json(paths.endpoint)
+    if came and came != asked:  # it may have looked for tombstones just before ours was there
+        with contextlib.suppress(EngineUnreachable):
+            answer = _by_engine(order, id, came, unmet)
+            for file in tombstones:
+                file.unlink(missing_ok=True)
+            return answer
+    left += problems + trouble + unmet
+    left += [
+        f"runs in gateway {ident.pid} were not ended: it refuses their tools once the engine is "
+        "back"
+        for ident in sorted(gateways)
+    ]
+    left.append(
+        "there is no receipt yet: it is written when the engine is back, at the latest by the next "
+        "clawstop command that works"
+    )
+    return Answer(
+        order.json,
+        {
+            "id": id,
+            "emergency": True,
+            "target": order.target,
+            "scopes": target.scopes,
+            "spared": target.spared,
+            "latched": not problems,
+            "processes": [_listed(outcome) for outcome in reaped.outcomes],
+            "left": left,
+            "converged": False,
+            "ms": {"killed": round((time.perf_counter() - begun) * 1000, 1)},
+        },
+    )
+
+
+# -- without an engine
+
+
+@contextlib.contextmanager
+def _known(paths: Paths) -> Iterator[Store]:
+    """The sessions on record, read only; none when they cannot be read."""
+    with contextlib.ExitStack() as stack:
+        try:
+            uri = f"{paths.database.as_uri()}?mode=ro"
+            db = stack.enter_context(contextlib.closing(sqlite3.connect(uri, uri=True)))
+            store = Store(db)
+            store.sessions()
+        except sqlite3.Error:
+            db = stack.enter_context(contextlib.closing(sqlite3.connect(":memory:")))
+            db.executescript(SCHEMA)
+            store = Store(db)
+        yield store
+
+
+def _resolve(order: Order, paths: Paths, store: Store) -> Target:
+    folder = paths.openclaw / "agents"
+    try:
+        agents = {entry.name for entry in folder.iterdir()}
+    except OSError:
+        agents = set()
+    agents |= {scopes.agent_of(session) for session in store.sessions()}
+    return targets.resolve(order.target, store, agents, include_main=order.include_main)
+
+
+def _latch(order: Order, paths: Paths, target: Target, id: str) -> tuple[list[Path], list[str]]:
+    """Durable before it returns: the tombstones, and why there are none."""
+    names = [order.target]
+    if order.target not in ("all", "everything") and not scopes.is_session(order.target):
+        names = [target.scopes[0].removeprefix("agent:")]  # the whole id, which stays clear
+    if order.target == "all" and order.include_main:
+        names.append("main")
+    files = []
+    try:
+        private_folder(paths.root)
+        private_folder(paths.tombstones)
+        for name, suffix in zip(names, ("", "-main"), strict=False):
+            file = paths.tombstones / f"{id}{suffix}.json"
+            stone = {"target": name, "at": int(time.time() * 1000)}
+            write_private(file, json.dumps(stone, ensure_ascii=False))
+            files.append(file)
+    except (OSError, ClawstopError) as error:
+        return files, [
+            f"the stop is not on disk ({error}), so new runs may start: make {paths.root} "
+            "writable and run the same command again"
+        ]
+    return files, []
+
+
+def _kill(
+    order: Order, paths: Paths, target: Target, gateways: frozenset[Ident]
+) -> tuple[reaping.Reaped, list[str]]:
+    """Every process with a cookie of this folder and target, of whatever generation: all are old.
+
+    Never a gateway, the engine, or whoever asks.
+    """
+    try:
+        spare = [*processes.ancestors(os.getpid()), *gateways, *_engine(paths)]
+        reaped = reaping.reap(
+            _owned(paths, target),
+            spare=spare,
+            grace=0 if order.now else reaping.GRACE,
+        )
+    except (OSError, ImportError, ClawstopError) as error:  # ImportError: no psutil, not on Linux
+        return reaping.Reaped(), [f"processes were not killed: {error}"]
+    problems = [
+        f"process {o.ident.pid} is still alive: {o.command} {o.error}".strip() for o in reaped.left
+    ]
+    problems += [
+        f"process {o.ident.pid} asked for this stop, or is a gateway, and was left alone: "
+        f"{o.command}"
+        for o in reaped.spared
+    ]
+    if not reaped.settled and not reaped.left:
+        problems.append(f"new processes kept appearing {reaped.error}".strip())
+    return reaped, problems
+
+
+def _owned(paths: Paths, target: Target) -> processes.Match:
+    state = paths.state_id
+    inside = [*target.scopes, *target.sessions]
+
+    def match(owner: Owner) -> bool:
+        return owner.state == state and any(scopes.covers(s, owner.session) for s in inside)
+
+    return match
+
+
+def _engine(paths: Paths) -> list[Ident]:
+    """The engine that said where it listens, alive or not."""
+    endpoint = read_json(paths.endpoint) or {}
+    pid, start = endpoint.get("pid"), endpoint.get("start")
+    return [Ident(pid, start)] if isinstance(pid, int) and isinstance(start, int | float) else []
+
+
+def _preview(paths: Paths, target: Target) -> dict[str, Any]:
+    made = (paths.root / "state-id").is_file()  # without it no process can have a cookie
+    found = processes.find(_owned(paths, target)) if made else []
+    return {
+        "dry_run": True,
+        "emergency": True,
+        "target": target.name,
+        "scopes": target.scopes,
+        "sessions": target.sessions,
+        "spared": target.spared,
+        "processes": [
+            {"pid": o.ident.pid, "session": o.owner.session, "command": o.command} for o in found
+        ],
+    }
+
+
+def _listed(outcome: reaping.Outcome) -> dict[str, Any]:
+    return {
+        "pid": outcome.ident.pid,
+        "start": outcome.ident.start,
+        "session": outcome.owner.session,
+        "generation": outcome.owner.generation,
+        "signal": outcome.signal,
+        "result": outcome.result,
+        "ms": round(outcome.ms, 1),
+        "command": outcome.command,
+    }
+
+
+# -- with an engine
+
+
+class _Final(Exception):
+    """The engine's own no, which stands."""
+
+    def __init__(self, error: ClawstopError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _by_engine(order: Order, id: str, endpoint: dict[str, Any] | None, unmet: list[str]) -> Answer:
+    """The running engine's receipt. EngineUnreachable: there is none, or it cannot do it."""
+    if endpoint is None:
+        raise EngineUnreachable("no engine is running")
+    params = {
+        "id": id,
+        "target": order.target,
+        "dry_run": order.dry_run,
+        "include_main": order.include_main,
+        "who": _who(),
+        "grace": 0 if order.now else None,
+        "pid": os.getpid(),
+    }
+    hello = {"protocol": PROTOCOL, "role": "cli", "token": endpoint.get("token", "")}
+    try:
+        with _connected(endpoint) as connection:
+            wire = _Wire(connection)
+            wire.ask("hello", hello, HELLO_SECONDS)
+            try:
+                receipt = wire.ask("stop", params, ANSWER_SECONDS)
+            except (UsageError, Ambiguous, NotPermitted) as error:
+                raise _Final(error) from error
+    except EngineUnreachable:
+        raise
+    except (OSError, ValueError, ClawstopError) as error:
+        raise EngineUnreachable(str(error) or type(error).__name__) from error
+    if unmet and not order.dry_run:
+        receipt = {**receipt, "left": [*receipt["left"], *unmet], "converged": False}
+    return Answer(order.json, receipt, final=True)
+
+
+def _who() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a user without a name
+        return ""
+
+
+def _connected(endpoint: dict[str, Any]) -> socket.socket:
+    if "socket" in endpoint and hasattr(socket, "AF_UNIX"):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(HELLO_SECONDS)
+        try:
+            connection.connect(str(endpoint["socket"]))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+    return socket.create_connection(("127.0.0.1", int(endpoint.get("port", 0))), HELLO_SECONDS)
+
+
+class _Wire:
+    """One question at a time over a blocking socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._rest = b""
+        self._number = 0
+
+    def ask(self, method: str, params: dict[str, Any], seconds: float) -> dict[str, Any]:
+        self._number += 1
+        request = {"id": self._number, "method": method, "params": params}
+        self._connection.sendall(encode(request))
+        begun = time.monotonic()
+        while True:
+            answer = decode(self._line(begun, seconds))
+            if answer.get("id") not in (self._number, None) or "method" in answer:
+                continue  # news that we did not ask for
+            error = answer.get("error")
+            if isinstance(error, dict):
+                kind = BY_CODE.get(str(error.get("code")), ClawstopError)
+                raise kind(str(error.get("message")))
+            result = answer.get("result")
+            if not isinstance(result, dict):
+                raise ProtocolError(f"the engine answered {str(answer)[:80]}")
+            return result
+
+    def _line(self, begun: float, seconds: float) -> bytes:
+        while b"\n" not in self._rest:
+            left = begun + seconds - time.monotonic()
+            if left <= 0:
+                raise EngineUnreachable(f"the engine did not answer within {seconds:.0f} s")
+            self._connection.settimeout(min(left, PULSE))
+            try:
+                data = self._connection.recv(1 << 16)
+            except TimeoutError:
+                waited = time.monotonic() - begun
+                if waited < seconds:
+                    print(f"clawstop: {say('waiting', seconds=waited)}", file=sys.stderr)
+                continue
+            if not data:
+                raise EngineUnreachable("the engine went away")
+            self._rest += data
+            if len(self._rest) > MAX_ANSWER:
+                raise ProtocolError("the engine's answer has no end")
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
