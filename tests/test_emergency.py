@@ -204,14 +204,6 @@ def test_wrong_use_is_exit_2_and_changes_nothing(place: Paths, words: list[str])
     assert done.stdout == ""
 
 
-def test_options_that_need_the_whole_program_are_named(place: Paths) -> None:
-    done = skill(place, "stop", "dev1", "--suspects", "--turns", "2", "--no-rollback")
-    assert done.returncode == 3
-    for option in ("--suspects", "--turns", "--no-rollback"):
-        assert f"{option} was not heeded" in done.stdout
-    assert stones(place)
-
-
 def test_a_dry_run_changes_nothing(place: Paths) -> None:
     with running(cookie(place, S)) as (process,):
         done = skill(place, "stop", "dev1", "--dry-run")
@@ -278,8 +270,6 @@ def test_a_running_engine_does_the_whole_stop(place: Paths, portable: bool) -> N
             assert done.stdout.startswith("stopped dev1: ")
             assert receipt["id"] in done.stdout
             assert done.stderr == "", "nothing was set up for it"
-            unmet = await asyncio.to_thread(skill, place, "stop", "dev1", "--suspects")
-            assert unmet.returncode == 3
             unknown = await asyncio.to_thread(skill, place, "stop", "nobody")
             assert unknown.returncode == 2
             assert "no agent or session is called 'nobody'" in unknown.stderr

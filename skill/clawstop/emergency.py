@@ -78,7 +78,6 @@ class Order:
     dry_run: bool
     include_main: bool
     json: bool
-    unmet: list[str]  # options that need the whole program
 
 
 @dataclass(frozen=True)
@@ -150,12 +149,6 @@ def parse(arguments: Sequence[str]) -> Order:
     parser.add_argument("target")
     for option in ("--now", "--dry-run", "--include-main", "--json"):
         parser.add_argument(option, action="store_true")
-    unmet = ["--no-rollback", "--suspects"]
-    for option in unmet:
-        parser.add_argument(option, action="store_const", const=option, dest=option)
-    for option in ("--to", "--turns"):
-        parser.add_argument(option, dest=option)
-        unmet.append(option)
     typed = vars(parser.parse_args(list(arguments)))
     return Order(
         target=typed["target"],
@@ -164,7 +157,6 @@ def parse(arguments: Sequence[str]) -> Order:
         dry_run=typed["dry_run"],
         include_main=typed["include_main"],
         json=typed["json"],
-        unmet=[option for option in unmet if typed[option] is not None],
     )
 
 
@@ -175,10 +167,9 @@ class _Parser(argparse.ArgumentParser):
 
 def _stop(order: Order, paths: Paths) -> Answer:
     id = secrets.token_hex(8)
-    unmet = [f"{option} was not heeded: it needs the whole program" for option in order.unmet]
     asked = read_json(paths.endpoint)
     try:
-        return _by_engine(order, id, asked, unmet)
+        return _by_engine(order, id, asked)
     except EngineUnreachable as error:
         left = [f"the engine could not do it: {error}"] if asked else []
     with _known(paths) as store:
@@ -192,11 +183,11 @@ def _stop(order: Order, paths: Paths) -> Answer:
     came = read_json(paths.endpoint)
     if came and came != asked:  # it may have looked for tombstones just before ours was there
         with contextlib.suppress(EngineUnreachable):
-            answer = _by_engine(order, id, came, unmet)
+            answer = _by_engine(order, id, came)
             for file in tombstones:
                 file.unlink(missing_ok=True)
             return answer
-    left += problems + trouble + unmet
+    left += problems + trouble
     left += [
         f"runs in gateway {ident.pid} were not ended: it refuses their tools once the engine is "
         "back"
@@ -362,7 +353,7 @@ class _Final(Exception):
         self.error = error
 
 
-def _by_engine(order: Order, id: str, endpoint: dict[str, Any] | None, unmet: list[str]) -> Answer:
+def _by_engine(order: Order, id: str, endpoint: dict[str, Any] | None) -> Answer:
     """The running engine's receipt. EngineUnreachable: there is none, or it cannot do it."""
     if endpoint is None:
         raise EngineUnreachable("no engine is running")
@@ -388,8 +379,6 @@ def _by_engine(order: Order, id: str, endpoint: dict[str, Any] | None, unmet: li
         raise
     except (OSError, ValueError, ClawstopError) as error:
         raise EngineUnreachable(str(error) or type(error).__name__) from error
-    if unmet and not order.dry_run:
-        receipt = {**receipt, "left": [*receipt["left"], *unmet], "converged": False}
     return Answer(order.json, receipt, final=True)
 
 
