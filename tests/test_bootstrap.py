@@ -30,6 +30,11 @@ OFFLINE = {
     "PIP_RETRIES": "0",
 }
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+]  # a venv takes 10 s, and 40 on a busy machine
+
 
 def copied(folder: Path) -> Path:
     """clawstop in a folder with a space and Chinese characters, without run bits."""

@@ -286,6 +286,7 @@ def impostor(place: Paths, *answers: bytes) -> Iterator[None]:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(place.socket))
         listening.listen()
+        listening.settimeout(10)
         told = {"socket": str(place.socket), "token": "t", "protocol": 1}
         write_private(place.endpoint, json.dumps(told))
 
@@ -298,7 +299,7 @@ def impostor(place: Paths, *answers: bytes) -> Iterator[None]:
                 if not answers:
                     lines.read()  # until the other side gives up
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield
         thread.join(20)

@@ -399,7 +399,10 @@ def test_a_tombstone_that_is_none_is_put_aside(place: Paths) -> None:
         tombstone(place, "list", "[]"),
         tombstone(place, "control", json.dumps({"target": "agent:main:\n"})),
         tombstone(place, "number", json.dumps({"target": 7})),
+        tombstone(place, "several", json.dumps({"target": "dev"})),
     ]
+    for agent in ("dev1x", "dev2x"):
+        (place.openclaw / "agents" / agent).mkdir(parents=True)
     anyone = tombstone(place, "writable", json.dumps({"target": S}))
     anyone.chmod(0o666)
     link = place.tombstones / "link.json"
@@ -411,7 +414,7 @@ def test_a_tombstone_that_is_none_is_put_aside(place: Paths) -> None:
 
     asyncio.run(scenario())
     assert not any(file.exists() for file in files)
-    assert len(list(place.tombstones.glob("*.rejected"))) == 6
+    assert len(list(place.tombstones.glob("*.rejected"))) == 7
 
 
 # -- bad input

@@ -16,7 +16,7 @@ from typing import Any
 
 from . import __version__, callers, processes, scopes, targets
 from .bridges import Bridge, Bridges
-from .errors import NotPermitted, ProtocolError, SettingsError, StoreError, UsageError
+from .errors import Ambiguous, NotPermitted, ProtocolError, SettingsError, StoreError, UsageError
 from .events import EngineInfo, Message, Output, Run, ToolCall
 from .ledger import Ledger
 from .paths import Paths, read_json
@@ -80,7 +80,7 @@ class Engine:
                     raise UsageError("not a private file that names a target")
                 known = [*self.agents(), scopes.agent_of(name)]  # it may be new to us
                 target = targets.resolve(name, self.store, known)
-            except UsageError as error:
+            except (UsageError, Ambiguous) as error:
                 log.error("not a tombstone, put aside: %s: %s", file.name, error)
                 file.rename(file.with_suffix(".rejected"))
                 continue
