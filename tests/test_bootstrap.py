@@ -20,7 +20,6 @@ from clawstop import receipts
 
 ROOT = Path(__file__).parent.parent
 PYTHON = Path(sys.base_prefix) / "bin" / "python3"  # not the test environment's own
-START_MS = 150  # what set-up may add to every later start
 OFFLINE = {
     "UV_OFFLINE": "1",
     "PIP_CONFIG_FILE": os.devnull,
@@ -177,22 +176,6 @@ def test_set_up_with_uv_where_there_is_one(made: tuple[Path, str]) -> None:
     assert "installing packages" in said
     assert "pip" not in said
     assert not (site(home) / "pip").exists(), "uv's environments have none"
-
-
-def test_a_later_start_costs_little_more_than_the_command_itself(
-    checkout: Path, home: Path
-) -> None:
-    def best(python: Path) -> float:
-        command = [str(python), "-X", "utf8", str(checkout / "skill"), "--version"]
-        times = []
-        for _ in range(7):  # the best of them: a busy machine is not what is measured
-            begun = time.perf_counter()
-            subprocess.run(command, env=surroundings(home), check=True, capture_output=True)
-            times.append(time.perf_counter() - begun)
-        return min(times) * 1000
-
-    (environment,) = environments(home)
-    assert best(PYTHON) - best(environment / "bin" / "python") < START_MS
 
 
 def test_set_ups_at_the_same_time_are_one(
