@@ -237,6 +237,44 @@ def test_a_message_from_before_a_stop_does_not_release_it_when_the_engine_is_bac
     asyncio.run(scenario())
 
 
+MESSAGE = {"session": S, "id": "m1", "sender": "me", "authorised": True}
+
+
+def test_a_reply_aborted_out_of_the_blue_is_a_stop(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place), node(place) as bridge:
+            await bridge.tool("r1")
+            await bridge.replyAborted("r1", S)
+            assert await bridge.latched(S)
+
+    asyncio.run(scenario())
+
+
+def test_a_reply_aborted_by_a_new_message_is_no_stop(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place), node(place) as bridge:
+            await bridge.tool("r1")
+            await bridge.message(MESSAGE)
+            await bridge.replyAborted("r1", S)
+            assert not await bridge.latched(S)
+
+    asyncio.run(scenario())
+
+
+def test_a_message_and_then_a_stop_word_is_a_stop(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place), node(place) as bridge:
+            await bridge.tool("r1")
+            await bridge.message(MESSAGE)
+            aborted = asyncio.ensure_future(bridge.replyAborted("r1", S))
+            await asyncio.sleep(0.06)
+            await bridge.stopWord(S)
+            await aborted
+            assert await bridge.latched(S)
+
+    asyncio.run(scenario())
+
+
 # -- no engine
 
 

@@ -11,6 +11,8 @@ const END_MS = 3000; // the host's aborts settle in 1-75 ms; past this the run c
 const STOP_MS = 120000; // nobody waits for this answer; it only says when to stop listening
 const EMIT_MS = 500; // far below the host's 15 s
 const KEPT = 1000; // ended runs and children remembered
+const TAKEOVER_MS = 3000; // a message that interrupts ends the old run well within this
+const STOP_WORD_MS = 300; // the word of a stop is told at most 65 ms after what it did
 const SETUP = "run `clawstop doctor` to see why";
 
 export class Bridge {
@@ -19,6 +21,8 @@ export class Bridge {
   ended = new Map(); // the last runs that ended, as above: what they still want to say comes later
   children = new Map(); // subagent session -> its parent's
   #messages = new Map(); // session -> person's messages that have not become a run yet
+  #messageTimes = new Map(); // session -> when the last one came
+  #stopWordTimes = new Map(); // session -> when somebody last typed a stop word
   #live = false;
 
   constructor({ folder, log, config, agents, version }) {
@@ -129,6 +133,8 @@ export class Bridge {
   async message({ session, id, sender, authorised }) {
     if (!session || !id) return;
     this.#messages.set(session, [...(this.#messages.get(session) ?? []), id].slice(-20));
+    this.#messageTimes.set(session, Date.now());
+    forgetOldest(this.#messageTimes);
     const wanted = () => this.#messages.get(session)?.includes(id); // a stop since then takes it away
     try {
       await this.engine.ask("message", { session, id, sender: sender ?? "", authorised }, HOLD_MS, wanted);
@@ -215,9 +221,19 @@ export class Bridge {
     this.#personStopped(session ?? known.session);
   }
 
-  // On a channel a stop and a new message that interrupts end a run alike; only the second has a message waiting.
-  replyAborted(run, session) {
-    if (!this.#messages.has(session)) this.runStopped(run, session);
+  // On a channel a stop and a new message that interrupts end a run alike. The second comes right behind a message;
+  // a message and then a stop word, quickly, is a stop: the host tells the word up to 65 ms after the end.
+  async replyAborted(run, session) {
+    const justCame = (times, ms) => Date.now() - (times.get(session) ?? 0) < ms;
+    if (justCame(this.#messageTimes, TAKEOVER_MS)) await sleep(STOP_WORD_MS);
+    else return this.runStopped(run, session);
+    if (justCame(this.#stopWordTimes, TAKEOVER_MS)) this.runStopped(run, session);
+  }
+
+  // Proves nothing by itself: the host acts on it only for who may.
+  stopWord(session) {
+    this.#stopWordTimes.set(session, Date.now());
+    forgetOldest(this.#stopWordTimes);
   }
 
   dead(run) {

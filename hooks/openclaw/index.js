@@ -9,6 +9,7 @@ import { Bridge } from "./bridge.js";
 const VERSION = "0.1.0";
 const KEY = Symbol.for("clawstop.bridge");
 const STOPPED = new Set(["stop", "rpc"]); // why the host says a run was aborted, when a person wanted it
+const STOP_WORDS = new Set(["/stop", "stop", "/abort", "abort", "停止"]); // some of the host's own
 const BY_USER = "Reply operation aborted by user"; // the same on a channel, where it gives no reason
 const bridge = () => globalThis[KEY].bridge;
 
@@ -50,6 +51,10 @@ export default {
     api.on("gateway_start", () => bridge().start());
     api.on("gateway_stop", () => bridge().stop());
 
+    api.on("message_received", (event, ctx) => {
+      if (STOP_WORDS.has(String(event.content ?? "").trim().toLowerCase())) bridge().stopWord(event.sessionKey ?? ctx?.sessionKey);
+    });
+
     // A person's message, with the host's word on their authority. The host may tell it twice: ids are answered once.
     api.on("reply_dispatch", async (event) => {
       const ctx = event.ctx ?? {};
@@ -76,7 +81,7 @@ export default {
       }
       // A stop (typed: "stop", a page's button or RPC: "rpc") is told at once; the run is over when it has settled.
       if (phase === "end" && aborted === true && STOPPED.has(stopReason)) bridge().runStopped(event.runId, event.sessionKey);
-      if (phase === "error" && aborted === true && error === BY_USER) bridge().replyAborted(event.runId, event.sessionKey);
+      if (phase === "error" && aborted === true && error === BY_USER) void bridge().replyAborted(event.runId, event.sessionKey);
       if (phase === "error" || (phase === "end" && (aborted !== true || executionSettled))) bridge().runEnded(event.runId);
     });
 
