@@ -240,20 +240,27 @@ def test_a_message_from_before_a_stop_does_not_release_it_when_the_engine_is_bac
 MESSAGE = {"session": S, "id": "m1", "sender": "me", "authorised": True}
 
 
-def test_a_reply_aborted_out_of_the_blue_is_a_stop(place: Paths) -> None:
+def test_a_reply_aborted_by_a_message_that_the_host_used_up_is_a_stop(place: Paths) -> None:
     async def scenario() -> None:
         async with engine(place), node(place) as bridge:
             await bridge.tool("r1")
-            await bridge.replyAborted("r1", S)
+            await bridge.received(S, "m1")
+            await bridge.message(MESSAGE)  # steered into the run, and still waiting
+            aborted = asyncio.ensure_future(bridge.replyAborted("r1", S))
+            await asyncio.sleep(0.06)
+            await bridge.received(S, "stop")  # told after what it did
+            await aborted
             assert await bridge.latched(S)
 
     asyncio.run(scenario())
 
 
-def test_a_reply_aborted_by_a_new_message_is_no_stop(place: Paths) -> None:
+def test_a_reply_aborted_by_a_new_message_or_by_the_host_is_no_stop(place: Paths) -> None:
     async def scenario() -> None:
         async with engine(place), node(place) as bridge:
             await bridge.tool("r1")
+            await bridge.replyAborted("r1", S)
+            await bridge.received(S, "m1")
             await bridge.message(MESSAGE)
             await bridge.replyAborted("r1", S)
             assert not await bridge.latched(S)
@@ -261,16 +268,42 @@ def test_a_reply_aborted_by_a_new_message_is_no_stop(place: Paths) -> None:
     asyncio.run(scenario())
 
 
-def test_a_message_and_then_a_stop_word_is_a_stop(place: Paths) -> None:
+def test_a_message_held_while_a_stop_came_from_elsewhere_does_not_release_it(place: Paths) -> None:
     async def scenario() -> None:
-        async with engine(place), node(place) as bridge:
-            await bridge.tool("r1")
-            await bridge.message(MESSAGE)
-            aborted = asyncio.ensure_future(bridge.replyAborted("r1", S))
-            await asyncio.sleep(0.06)
-            await bridge.stopWord(S)
-            await aborted
-            assert await bridge.latched(S)
+        async with node(place) as bridge:
+            held = asyncio.ensure_future(bridge.message(MESSAGE))
+            await asyncio.sleep(0.3)
+            async with engine(place) as server:
+                server.engine.store.begin_stop("s1", {}, [S], [S])
+                await held
+                assert server.engine.store.standing(S).refusal
+
+    asyncio.run(scenario())
+
+
+def test_a_stopped_run_says_nothing_although_no_engine_can_bump_it(place: Paths) -> None:
+    async def scenario() -> None:
+        async with node(place) as bridge:
+            admitted = asyncio.ensure_future(bridge.admit("r1", S, {}))
+            await bridge.runStopped("r1", S)
+            words = {"run": "r1", "session": S, "kind": "final"}
+            assert await bridge.emit(words) == "the run was stopped"
+            admitted.cancel()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("text", ["{}", '{"port": 99999}', '{"socket": 7}', "[]"])
+def test_an_endpoint_that_makes_no_sense_does_not_take_the_gateway_down(
+    place: Paths, text: str
+) -> None:
+    write_private(place.endpoint, text)
+    write_private(place.command, '{"command": [5]}')
+
+    async def scenario() -> None:
+        async with node(place) as bridge:
+            await bridge.runStopped("unknown", None)
+            assert await bridge.tool()
 
     asyncio.run(scenario())
 

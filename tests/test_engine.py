@@ -19,7 +19,7 @@ import pytest
 from clawstop import bridges, cookies, hookimpl, paths, plugins, processes, receipts, server
 from clawstop.cookies import Owner
 from clawstop.errors import StoreError
-from clawstop.events import Stop, ToolCall
+from clawstop.events import Message, Stop, ToolCall
 from clawstop.paths import Paths
 from clawstop.protocol import MAX_LINE
 from clawstop.server import EngineRunning, Server
@@ -150,6 +150,36 @@ def test_a_message_resubmitted_after_the_stop_releases_nothing(place: Paths) -> 
             running.engine.store.begin_stop("s1", {}, [S], [S])
             assert not (await one.result("message", id="m1", **said))["released"]
             assert (await one.result("message", id="m2", **said))["released"]
+
+    asyncio.run(scenario())
+
+
+def test_a_message_that_a_plugin_thought_about_does_not_release_a_later_stop(
+    place: Paths,
+) -> None:
+    class Slow:
+        @hookimpl
+        def clawstop_message(self, message: Message) -> None:
+            time.sleep(0.3)
+
+    async def scenario() -> None:
+        async with pair(place) as (running, one):
+            running.engine.plugins.register(Slow(), "slow")
+            said = {"session": S, "sender": "me", "authorised": True}
+            asking = asyncio.create_task(one.result("message", id="m1", **said))
+            await asyncio.sleep(0.1)
+            running.engine.store.begin_stop("s1", {}, [S], [S])
+            assert not (await asking)["released"]
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_of_another_version_keeps_its_latch_and_the_engine_starts(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as running:
+            running.engine.store.begin_stop("odd", {"new": "shape"}, [S], [S])
+            await running.engine.stops.resume()
+            assert running.engine.store.standing(S).refusal
 
     asyncio.run(scenario())
 

@@ -11,8 +11,9 @@ const END_MS = 3000; // the host's aborts settle in 1-75 ms; past this the run c
 const STOP_MS = 120000; // nobody waits for this answer; it only says when to stop listening
 const EMIT_MS = 500; // far below the host's 15 s
 const KEPT = 1000; // ended runs and children remembered
-const TAKEOVER_MS = 3000; // a message that interrupts ends the old run well within this
-const STOP_WORD_MS = 300; // the word of a stop is told at most 65 ms after what it did
+const USED_UP_MS = 300; // how long a stop's message is waited for; it was seen at most 65 ms late
+const DISPATCH_MS = 50; // a message for the agent is dispatched 1-3 ms after it was received
+const RECENT_MS = 3000; // and one from before this is not what ended the run
 const SETUP = "run `clawstop doctor` to see why";
 
 export class Bridge {
@@ -21,8 +22,7 @@ export class Bridge {
   ended = new Map(); // the last runs that ended, as above: what they still want to say comes later
   children = new Map(); // subagent session -> its parent's
   #messages = new Map(); // session -> person's messages that have not become a run yet
-  #messageTimes = new Map(); // session -> when the last one came
-  #stopWordTimes = new Map(); // session -> when somebody last typed a stop word
+  #received = new Map(); // session -> the last message that has not been dispatched to an agent
   #live = false;
 
   constructor({ folder, log, config, agents, version }) {
@@ -83,9 +83,10 @@ export class Bridge {
     this.engine.tell("configure", { config });
   }
 
-  #welcome({ state, settings, mirror, ask_emit: askEmit }) {
-    Object.assign(this, { state, settings, askEmit });
+  #welcome({ state, settings, mirror, runs = {}, ask_emit: askEmit }) {
     this.mirror.take(mirror, true);
+    Object.assign(this, { state, settings, askEmit });
+    for (const [run, bound] of Object.entries(runs)) if (this.runs.has(run)) this.runs.get(run).bound = bound;
   }
 
   // -- what the engine asks
@@ -105,7 +106,8 @@ export class Bridge {
   }
 
   async #end({ sessions, scopes }) {
-    const inside = (key) => (sessions.includes(key) || scopes.some((scope) => covers(scope, key))) && this.#mayEnd(key);
+    const covered = (key) => sessions.includes(key) || scopes.some((scope) => covers(scope, key));
+    const inside = (key) => covered(key) && this.#mayEnd(key);
     const known = [...new Set([...this.runs.values()].map((run) => run.session).concat(host.busySessions()))].filter(inside);
     const order = [...sessions.filter((key) => known.includes(key)), ...known.filter((key) => !sessions.includes(key))];
     const begun = Date.now();
@@ -120,10 +122,12 @@ export class Bridge {
     if (left()) for (const key of order) used[key].push(...(await host.endRun(key, sessionIdOf(key))));
     while (left() && Date.now() - begun < END_MS) await sleep(5);
     const told = ([id, run]) => ({ run: id, session: run.session, how: used[run.session], ms: (run.ended ?? Date.now()) - begun });
+    // Dead, but in one session with what a person has started since: not ours to end, and not to be hidden.
+    const beside = [...this.runs].filter(([id, run]) => covered(run.session) && !order.includes(run.session) && this.dead(id));
     const starting = busy().filter((key) => !runs.some(([, run]) => run.session === key));
     return {
       ended: runs.filter(([id]) => !this.runs.has(id)).map(told),
-      alive: [...runs.filter(([id]) => this.runs.has(id)).map(told), ...starting.map((session) => ({ run: "(starting)", session }))],
+      alive: [...runs.filter(([id]) => this.runs.has(id)), ...beside].map(([id, run]) => ({ run: id, session: run.session })).concat(starting.map((session) => ({ run: "(starting)", session }))),
     };
   }
 
@@ -132,12 +136,13 @@ export class Bridge {
   // Authority is the host's word for this very message. Nothing here keeps the message from the host.
   async message({ session, id, sender, authorised }) {
     if (!session || !id) return;
-    this.#messages.set(session, [...(this.#messages.get(session) ?? []), id].slice(-20));
-    this.#messageTimes.set(session, Date.now());
-    forgetOldest(this.#messageTimes);
+    const came = Date.now();
+    if (this.#received.get(session)?.id === id) this.#received.delete(session);
+    this.#messages.set(session, [...new Set(this.#messages.get(session)).add(id)].slice(-20));
     const wanted = () => this.#messages.get(session)?.includes(id); // a stop since then takes it away
     try {
-      await this.engine.ask("message", { session, id, sender: sender ?? "", authorised }, HOLD_MS, wanted);
+      const told = () => ({ session, id, sender: sender ?? "", authorised, age_ms: Date.now() - came });
+      await this.engine.ask("message", told, HOLD_MS, wanted);
     } catch (error) {
       if (this.mirror.latched(session)) this.log.error(`clawstop: ${session} stays stopped: ${error.message}; ${SETUP}`);
     }
@@ -200,7 +205,7 @@ export class Bridge {
     if (!known || known.ending || !this.#mayEnd(known.session)) return;
     known.ending = true;
     this.log.warn(`clawstop: ended run ${run} of ${known.session}: ${why}`);
-    void host.endSession(known.session, known.sessionId);
+    host.endSession(known.session, known.sessionId).catch((error) => this.log.error(`clawstop: ${run} was not ended: ${error.message}`));
   }
 
   runEnded(run) {
@@ -218,22 +223,22 @@ export class Bridge {
     const known = this.runs.get(run) ?? this.ended.get(run);
     if (known?.ending || (!known && this.mirror.brakes.has(session))) return; // every instance of the module tells us
     if (known) known.ending = true;
-    this.#personStopped(session ?? known.session);
+    if (session ?? known?.session) this.#personStopped(session ?? known.session);
   }
 
-  // On a channel a stop and a new message that interrupts end a run alike. The second comes right behind a message;
-  // a message and then a stop word, quickly, is a stop: the host tells the word up to 65 ms after the end.
+  // On a channel a stop, a new message that interrupts, and the host's own recovery end a run alike. A stop is a
+  // message that was received and never dispatched: the host has used it up. It tells it up to 65 ms after the end.
   async replyAborted(run, session) {
-    const justCame = (times, ms) => Date.now() - (times.get(session) ?? 0) < ms;
-    if (justCame(this.#messageTimes, TAKEOVER_MS)) await sleep(STOP_WORD_MS);
-    else return this.runStopped(run, session);
-    if (justCame(this.#stopWordTimes, TAKEOVER_MS)) this.runStopped(run, session);
+    for (const end = Date.now() + USED_UP_MS; Date.now() < end; await sleep(10)) {
+      const age = Date.now() - (this.#received.get(session)?.at ?? 0);
+      if (age > DISPATCH_MS && age < RECENT_MS) return this.runStopped(run, session);
+    }
   }
 
-  // Proves nothing by itself: the host acts on it only for who may.
-  stopWord(session) {
-    this.#stopWordTimes.set(session, Date.now());
-    forgetOldest(this.#stopWordTimes);
+  received(session, id) {
+    if (!session || !id) return;
+    this.#received.set(session, { id, at: Date.now() });
+    forgetOldest(this.#received);
   }
 
   dead(run) {
@@ -275,7 +280,8 @@ export class Bridge {
   // What may be said: from the mirror, since the host lets everything through when we are late; then the plugins'
   // word, where there is one that wants to be asked.
   async emit({ run, session, kind }) {
-    if (this.dead(run)) return "the run was stopped";
+    const known = this.runs.get(run) ?? this.ended.get(run);
+    if (this.dead(run) || (known?.ending && this.mirror.latched(known.session))) return "the run was stopped";
     if (!this.askEmit || !session) return undefined;
     try {
       return (await this.engine.ask("emit", { run, session, kind }, EMIT_MS)).refusal ?? undefined;

@@ -54,7 +54,12 @@ export class Engine {
     if (this.#closed) return;
     const endpoint = this.#readPrivate("endpoint.json");
     if (!endpoint) return this.#lost("no engine is running");
-    const socket = endpoint.socket ? net.connect(endpoint.socket) : net.connect(endpoint.port, "127.0.0.1");
+    let socket;
+    try {
+      socket = endpoint.socket ? net.connect(String(endpoint.socket)) : net.connect(Number(endpoint.port), "127.0.0.1");
+    } catch (error) {
+      return this.#lost(`endpoint.json makes no sense: ${error.message}`);
+    }
     this.#socket = socket;
     let buffer = "";
     socket.setEncoding("utf8");
@@ -109,7 +114,7 @@ export class Engine {
     const pause = START_EVERY_MS[Math.min(this.#starts, START_EVERY_MS.length - 1)];
     if (Date.now() - this.#lastStart < pause) return;
     const command = this.#readPrivate("command.json")?.command;
-    if (!Array.isArray(command) || !path.isAbsolute(command[0] ?? "")) {
+    if (!Array.isArray(command) || !command.every((word) => typeof word === "string") || !path.isAbsolute(command[0] ?? "")) {
       if (!this.#starts++) this.log.error("clawstop: not set up: run `clawstop install` once; tools are refused until then");
       return;
     }
@@ -168,7 +173,7 @@ export class Engine {
     const end = Date.now() + ms;
     if (!this.connected) await this.#arrival(ms);
     if (!wanted()) throw new Error("overtaken by a stop");
-    return this.#request(method, params, Math.max(1, end - Date.now()));
+    return this.#request(method, typeof params === "function" ? params() : params, Math.max(1, end - Date.now()));
   }
 
   #arrival(ms) {

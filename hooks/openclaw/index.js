@@ -9,7 +9,6 @@ import { Bridge } from "./bridge.js";
 const VERSION = "0.1.0";
 const KEY = Symbol.for("clawstop.bridge");
 const STOPPED = new Set(["stop", "rpc"]); // why the host says a run was aborted, when a person wanted it
-const STOP_WORDS = new Set(["/stop", "stop", "/abort", "abort", "停止"]); // some of the host's own
 const BY_USER = "Reply operation aborted by user"; // the same on a channel, where it gives no reason
 const bridge = () => globalThis[KEY].bridge;
 
@@ -51,9 +50,7 @@ export default {
     api.on("gateway_start", () => bridge().start());
     api.on("gateway_stop", () => bridge().stop());
 
-    api.on("message_received", (event, ctx) => {
-      if (STOP_WORDS.has(String(event.content ?? "").trim().toLowerCase())) bridge().stopWord(event.sessionKey ?? ctx?.sessionKey);
-    });
+    api.on("message_received", (event, ctx) => bridge().received(event.sessionKey ?? ctx?.sessionKey, event.messageId ?? ctx?.messageId));
 
     // A person's message, with the host's word on their authority. The host may tell it twice: ids are answered once.
     api.on("reply_dispatch", async (event) => {

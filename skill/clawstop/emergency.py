@@ -172,8 +172,7 @@ def _stop(order: Order, paths: Paths) -> Answer:
         return _by_engine(order, id, asked)
     except EngineUnreachable as error:
         left = [f"the engine could not do it: {error}"] if asked else []
-    with _known(paths) as store:
-        target = _resolve(order, paths, store)
+    target = _target(order, paths)
     if order.dry_run:
         return Answer(order.json, _preview(paths, target))
     begun = time.perf_counter()
@@ -231,6 +230,15 @@ def _known(paths: Paths) -> Iterator[Store]:
             db.executescript(SCHEMA)
             store = Store(db)
         yield store
+
+
+def _target(order: Order, paths: Paths) -> Target:
+    try:
+        with _known(paths) as store:
+            return _resolve(order, paths, store)
+    except sqlite3.Error:  # damaged further in
+        with _known(Paths(paths.root / "none")) as store:
+            return _resolve(order, paths, store)
 
 
 def _resolve(order: Order, paths: Paths, store: Store) -> Target:
@@ -377,7 +385,7 @@ def _by_engine(order: Order, id: str, endpoint: dict[str, Any] | None) -> Answer
                 raise _Final(error) from error
     except EngineUnreachable:
         raise
-    except (OSError, ValueError, ClawstopError) as error:
+    except (OSError, ValueError, TypeError, OverflowError, ClawstopError) as error:
         raise EngineUnreachable(str(error) or type(error).__name__) from error
     return Answer(order.json, receipt, final=True)
 

@@ -167,6 +167,7 @@ class Engine:
             "settings": vars(self.settings),
             "ask_emit": self.plugins.implements("clawstop_emit"),
             "mirror": self.stops.mirror(),
+            "runs": {run: self.store.standing(session, run).bound for run, session, _, _ in runs},
         }
 
     def _configure(self, config: Any) -> None:
@@ -209,6 +210,8 @@ class Engine:
             sender=_text(params, "sender"),
             authorised=params.get("authorised") is True,
         )
+        age = params.get("age_ms", 0)  # it may have waited for us while a stop came
+        arrived = self._clock() - (age / 1000 if isinstance(age, int | float) else 0.0)
         released = False
         if message.authorised and message.id:
             refusal = await self.plugins.message(message)
@@ -216,7 +219,8 @@ class Engine:
                 log.warning("message %s releases nothing: %s", message.id, refusal)
             # A channel numbers messages per chat, so the session is part of what makes an id new.
             id = f"{message.session} {message.id}"
-            released = self.store.admit(id, message.session, release=not refusal)
+            before = None if refusal else arrived
+            released = self.store.admit(id, message.session, releases_before=before)
         if released:
             await self.bridges.push(self.stops.mirror([message.session]))
         return {"released": released, "refusal": self._standing(message.session).refusal}

@@ -93,7 +93,10 @@ def _write_launcher(command: list[str], dry_run: bool) -> Iterator[str]:
     yield f"write {file}"
     if not dry_run:
         file.parent.mkdir(parents=True, exist_ok=True)
-        text = f'#!/bin/sh\n{MARK}\nexec {shlex.join(command)} "$@"\n'
+        python, skill = shlex.quote(command[0]), shlex.join(command[1:])
+        # Without its environment it still goes through the bootstrap, where a stop always works.
+        text = f'#!/bin/sh\n{MARK}\n[ -x {python} ] && exec {python} {skill} "$@"\n'
+        text += f'exec python3 {skill} "$@"\n'
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             write_private(file, text)
             file.chmod(0o755)

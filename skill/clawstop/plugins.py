@@ -29,6 +29,7 @@ log = logging.getLogger("clawstop.plugins")
 BUILTINS = ("clawstop_hooks.reaper",)
 DEADLINE = 1.0  # half of what a bridge waits for a verdict (2 s), so that a refusal still arrives
 REAP_DEADLINE = 15.0  # a little more than our own reaper gives itself
+OUR_REAP_DEADLINE = 30.0  # it has its own of 10 s; past this the kernel does not let it look
 NAMES = tuple(name for name in vars(hookspecs) if name.startswith("clawstop_"))
 
 
@@ -90,7 +91,7 @@ class Plugins:
             for name in names
         ]
 
-    async def _call(self, name: str, call: Callable[[], Any], deadline: float | None) -> Any:
+    async def _call(self, name: str, call: Callable[[], Any], deadline: float) -> Any:
         """Call one plugin in a thread of its own, so that one that hangs holds up nobody else.
 
         A plugin that has not come back from an earlier call is not called again until it has.
@@ -122,7 +123,8 @@ class Plugins:
         try:
             return await asyncio.wait_for(answer, deadline)
         except TimeoutError:
-            self._stuck.add(name)
+            if name not in BUILTINS:  # ours are needed by the next stop, whatever became of this
+                self._stuck.add(name)
             raise TimeoutError(f"no answer within {deadline:g} s") from None
 
     async def _refusal(self, hook: str, **arguments: Any) -> str | None:
@@ -176,7 +178,7 @@ class Plugins:
         failures: list[str] = []
         callers = self._callers("clawstop_reap")
         for name, call in sorted(callers, key=lambda caller: caller[0] not in BUILTINS):
-            deadline = None if name in BUILTINS else REAP_DEADLINE
+            deadline = OUR_REAP_DEADLINE if name in BUILTINS else REAP_DEADLINE
             try:
                 for results in await self._call(name, partial(call, stop=stop), deadline):
                     found.extend(results)

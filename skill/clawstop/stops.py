@@ -101,9 +101,12 @@ class Stops:
 
     async def resume(self) -> None:
         """Finish every stop that a crash, or a gateway that did not answer, left unfinished."""
-        pending = [
-            self.stop(Request.parse(id, stored)) for id, stored, _ in self._store.unfinished_stops()
-        ]
+        pending = []
+        for id, stored, _ in self._store.unfinished_stops():
+            try:
+                pending.append(self.stop(Request.parse(id, stored)))
+            except (KeyError, TypeError, ValueError) as error:  # another version wrote it
+                log.error("stop %s cannot be read, its latch holds: %r", id, error)
         for result in await asyncio.gather(*pending, return_exceptions=True):
             if isinstance(result, BaseException):
                 log.error("a stop could not be finished: %r", result)

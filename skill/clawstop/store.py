@@ -12,6 +12,7 @@ Nothing else keeps truth. Every public method that changes something is one tran
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -283,16 +284,20 @@ class Store:
 
     # -- releases
 
-    def admit(self, message: str, session: str, *, release: bool = True) -> bool:
+    def admit(
+        self, message: str, session: str, *, releases_before: float | None = math.inf
+    ) -> bool:
         """A person's message came in. True when that released its session.
 
-        Every id is remembered, stopped or not: one that was seen before never releases anything.
+        It releases what was stopped before it came: a later stop stands. Every id is remembered,
+        stopped or not: one that was seen before never releases anything.
         """
         with self._transaction():
             fresh = self._db.execute(
                 "INSERT OR IGNORE INTO messages VALUES (?, ?)", (message, self._clock())
             ).rowcount
-            if not fresh or not release or self._latched_since(session) is None:
+            since = self._latched_since(session)
+            if not fresh or since is None or releases_before is None or since > releases_before:
                 return False
             self._ensure(session)
             self._db.execute(
