@@ -205,7 +205,7 @@ def _stop(order: Order, paths: Paths) -> Answer:
             "scopes": target.scopes,
             "spared": target.spared,
             "latched": not problems,
-            "processes": [_listed(outcome) for outcome in reaped.outcomes],
+            "processes": [outcome.as_dict() for outcome in reaped.outcomes],
             "left": left,
             "converged": False,
             "ms": {"killed": round((time.perf_counter() - begun) * 1000, 1)},
@@ -291,17 +291,7 @@ def _kill(
         )
     except (OSError, ImportError, ClawstopError) as error:  # ImportError: no psutil, not on Linux
         return reaping.Reaped(), [f"processes were not killed: {error}"]
-    problems = [
-        f"process {o.ident.pid} is still alive: {o.command} {o.error}".strip() for o in reaped.left
-    ]
-    problems += [
-        f"process {o.ident.pid} asked for this stop, or is a gateway, and was left alone: "
-        f"{o.command}"
-        for o in reaped.spared
-    ]
-    if not reaped.settled and not reaped.left:
-        problems.append(f"new processes kept appearing {reaped.error}".strip())
-    return reaped, problems
+    return reaped, reaped.problems()
 
 
 def _owned(paths: Paths, target: Target) -> processes.Match:
@@ -334,19 +324,6 @@ def _preview(paths: Paths, target: Target) -> dict[str, Any]:
         "processes": [
             {"pid": o.ident.pid, "session": o.owner.session, "command": o.command} for o in found
         ],
-    }
-
-
-def _listed(outcome: reaping.Outcome) -> dict[str, Any]:
-    return {
-        "pid": outcome.ident.pid,
-        "start": outcome.ident.start,
-        "session": outcome.owner.session,
-        "generation": outcome.owner.generation,
-        "signal": outcome.signal,
-        "result": outcome.result,
-        "ms": round(outcome.ms, 1),
-        "command": outcome.command,
     }
 
 

@@ -48,6 +48,20 @@ class Outcome:
     ms: float
     error: str = ""
 
+    def as_dict(self) -> dict[str, object]:
+        """As a receipt lists it."""
+        return {
+            "pid": self.ident.pid,
+            "start": self.ident.start,
+            "session": self.owner.session,
+            "generation": self.owner.generation,
+            "proof": self.proof,
+            "signal": self.signal,
+            "result": self.result,
+            "ms": round(self.ms, 1),
+            "command": self.command,
+        }
+
 
 @dataclass(frozen=True)
 class Reaped:
@@ -67,6 +81,18 @@ class Reaped:
     @property
     def clean(self) -> bool:
         return self.settled and not self.left
+
+    def problems(self) -> list[str]:
+        """What is left, for a person to read; nothing when all is dead."""
+        found = [f"process {o.ident.pid} is still alive: {o.command} {o.error}" for o in self.left]
+        found += [
+            f"process {o.ident.pid} asked for this stop, or is a gateway, and was left alone: "
+            f"{o.command}"
+            for o in self.spared
+        ]
+        if not self.settled and not self.left:
+            found.append(f"new processes kept appearing {self.error}")
+        return [problem.strip() for problem in found]
 
 
 def reap(

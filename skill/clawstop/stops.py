@@ -23,7 +23,6 @@ from .events import Stop
 from .ledger import Ledger
 from .plugins import Plugins
 from .processes import Ident
-from .reaping import Outcome, Reaped
 from .store import Store
 from .targets import Target
 
@@ -151,7 +150,7 @@ class Stops:
 
         problems += ended.unanswered + failures
         problems += [f"run {run['run']} of {run['session']} is still alive" for run in ended.alive]
-        problems += [problem for result in reaped for problem in _unreaped(result)]
+        problems += [problem for result in reaped for problem in result.problems()]
         receipt = {
             "id": request.id,
             "attempt": earlier["attempt"] + 1 if earlier else 1,
@@ -165,7 +164,7 @@ class Stops:
             "cut_off": cut_off,
             "runs": ended.ended,
             "tools": self._ledger.close(set(bumped)),
-            "processes": [_listed(o) for r in reaped for o in r.outcomes],
+            "processes": [o.as_dict() for r in reaped for o in r.outcomes],
             "left": problems,
             "converged": not problems,
             "ms": steps,
@@ -228,28 +227,3 @@ class Stops:
             # Newer than any release: a brake holds until it is on disk.
             mirror["latches"].update(dict.fromkeys(request.target.scopes, 2**53 - 1))
         return mirror
-
-
-def _unreaped(result: Reaped) -> list[str]:
-    problems = [f"process {o.ident.pid} is still alive: {o.command} {o.error}" for o in result.left]
-    problems += [
-        f"process {o.ident.pid} asked for this stop and was left alone: {o.command}"
-        for o in result.spared
-    ]
-    if not result.settled and not result.left:
-        problems.append(f"new processes kept appearing {result.error}")
-    return [problem.strip() for problem in problems]
-
-
-def _listed(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "pid": outcome.ident.pid,
-        "start": outcome.ident.start,
-        "session": outcome.owner.session,
-        "generation": outcome.owner.generation,
-        "proof": outcome.proof,
-        "signal": outcome.signal,
-        "result": outcome.result,
-        "ms": round(outcome.ms, 1),
-        "command": outcome.command,
-    }
