@@ -30,6 +30,7 @@ def test_the_demo_shows_a_stop_and_leaves_nothing_behind(tmp_path: Path) -> None
     assert not list(tmp_path.glob("clawstop-demo-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "patches"),
     [("gate and end", NO_GATE + NO_END), ("end", NO_END), ("kill", NO_KILL), ("latch", NO_LATCH)],
