@@ -133,6 +133,21 @@ def test_a_stop_finished_late_does_not_end_what_a_person_started_since(place: Pa
     asyncio.run(scenario())
 
 
+def test_a_dead_run_beside_a_new_one_is_not_hidden(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            assert await bridge.tool("old") is None
+            receipt = await stop(server, S)  # nobody plays the host: it cannot be ended
+            assert receipt["left"] == [f"run old of {S} is still alive"]
+            await bridge.message({"session": S, "id": "m1", "sender": "me", "authorised": True})
+            assert await bridge.tool("new") is None
+            (connected,) = server.engine.bridges
+            answer = await connected.peer.ask("end", {"sessions": [S], "scopes": [S]}, 5)
+            assert answer == {"ended": [], "alive": [{"run": "old", "session": S}]}
+
+    asyncio.run(scenario())
+
+
 def test_a_dead_run_says_nothing_also_after_its_end(place: Paths) -> None:
     async def scenario() -> None:
         async with engine(place) as server, node(place) as bridge:

@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Formatter
 
 import pytest
-from clawstop import cookies, processes, receipts
+from clawstop import cookies, install, processes, receipts
 from clawstop.cookies import Owner
 from clawstop.paths import Paths, write_private
 from clawstop.words import TEXTS
@@ -170,6 +170,21 @@ def test_install_without_openclaw_is_a_sentence(state: Path) -> None:
     done = clawstop(state, "install", PATH="/nowhere")
     assert done.returncode == 2
     assert "install OpenClaw first" in done.stderr
+
+
+def test_the_installed_command_works_without_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    skill = tmp_path / "skill.py"
+    skill.write_text("import sys; print('bootstrap', sys.argv[1:])")
+    for python in (sys.executable, str(tmp_path / "gone")):
+        assert list(install._write_launcher([python, str(skill)], dry_run=False))
+        done = subprocess.run([str(install.launcher()), "stop", "a b"], capture_output=True)
+        assert done.stdout.decode().strip() == "bootstrap ['stop', 'a b']", done.stderr
+    install.launcher().write_text("somebody's own")
+    assert "it is not ours" in next(install._write_launcher(["x", "y"], dry_run=False))
+    assert install.launcher().read_text() == "somebody's own"
 
 
 def test_a_bad_setting_is_a_sentence_and_never_keeps_a_stop_from_working(state: Path) -> None:

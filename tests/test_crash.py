@@ -16,7 +16,7 @@ from product import Patch, Product, crash_at
 
 S = "agent:dev1:main"
 STEPS = {
-    "before the latch": "    bumped, problems = self._latch(request)",
+    "before the latch": "    bumped, problems = self.latch(request)",
     "after the latch": "cut_off = await",
     "after the mirrors": 'lap("latched")',
     "before the runs are ended": "ended = await self._bridges.end",

@@ -94,6 +94,25 @@ def stones(place: Paths) -> list[dict[str, Any]]:
 # -- without an engine
 
 
+def test_a_database_damaged_further_in_keeps_no_stop_from_working(place: Paths) -> None:
+    store = Store.open(place.database)
+    store.bind("r1", S, "message")
+    page, size = store._db.execute(
+        "SELECT rootpage, (SELECT page_size FROM pragma_page_size) FROM sqlite_master"
+        " WHERE name = 'sessions_by_parent'"
+    ).fetchone()
+    store.close()
+    with place.database.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    with running(cookie(place, S)) as (process,):
+        done = skill(place, "stop", S)
+        assert done.returncode == 3, done.stderr
+        assert process.wait(5) == -15
+    assert "Traceback" not in done.stderr
+    assert [stone["target"] for stone in stones(place)] == [S]
+
+
 def test_it_kills_what_the_target_owns_and_nobody_else(place: Paths) -> None:
     foreign = cookies.format(Owner("ab" * 8, S, 1))
     mine = [cookie(place, S), cookie(place, "agent:dev1:other", 7)]

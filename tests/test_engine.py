@@ -16,13 +16,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clawstop import bridges, cookies, hookimpl, paths, plugins, processes, receipts, server
+from clawstop import (
+    bridges,
+    cookies,
+    hookimpl,
+    paths,
+    plugins,
+    processes,
+    receipts,
+    schema,
+    server,
+)
 from clawstop.cookies import Owner
 from clawstop.errors import StoreError
 from clawstop.events import Message, Stop, ToolCall
 from clawstop.paths import Paths
 from clawstop.protocol import MAX_LINE
 from clawstop.server import EngineRunning, Server
+from clawstop.store import Store
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wire import Wire, bridge, engine, wire
@@ -395,6 +406,36 @@ def test_a_stop_that_the_disk_refuses_holds_in_memory_and_says_so(place: Paths) 
                         break
                 assert "is stopped" in str(await tool(one))
             assert core.store.standing(S).refusal, "now it is on disk"
+
+    asyncio.run(scenario())
+
+
+def test_a_disk_that_is_full_at_the_start_keeps_no_tombstone_from_being_a_latch(
+    place: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tombstone(place, "t1", json.dumps({"target": S}))
+    Store.open(place.database).close()
+    opened = schema.open_database
+
+    def full(*args: Any) -> Any:
+        db = opened(*args)
+        db.execute("PRAGMA query_only = ON")  # as a disk that cannot be written
+        return db
+
+    monkeypatch.setattr(schema, "open_database", full)
+
+    async def scenario() -> None:
+        async with engine(place) as running:
+            core = running.engine
+            process = owned(place, S, generation=0)
+            assert "is stopped" in str(core._standing(S).refusal)
+            assert file.exists(), "it is all that is on disk"
+            core.store._db.execute("PRAGMA query_only = OFF")
+            async with asyncio.timeout(10):
+                while not receipts.find(place.receipts, "t1"):
+                    await asyncio.sleep(0.05)
+            assert process.wait(5) != 0, "finished as soon as it could be saved"
+            assert core.store.standing(S).refusal
 
     asyncio.run(scenario())
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import processes, reaping, scopes, targets, words
+from . import processes, reaping, scopes, targets
 from .bridges import Bridges
 from .cookies import Owner
 from .errors import (
@@ -42,30 +42,12 @@ from .protocol import MAX_ANSWER, PROTOCOL, decode, encode
 from .schema import SCHEMA
 from .store import Store
 from .targets import Target
+from .words import say
 
 LEFT = 3  # the exit code of a stop that left something out
 HELLO_SECONDS = 2.0  # an engine that cannot say hello by then is not going to stop anything
 ANSWER_SECONDS = 45.0  # the steps of a stop have deadlines of 30 s in all; past this it hangs
 PULSE = 2.0  # a person who waits longer than this without a word thinks that it hangs
-
-TEXTS = {
-    "stopped": (
-        "stopped {target} without the engine: {latched}, processes killed {killed}",
-        "已在没有引擎的情况下停止 {target}:{latched},杀死进程 {killed} 个",
-    ),
-    "latched": ("closed on disk", "已写入磁盘"),
-    "not_latched": ("NOT closed on disk", "未能写入磁盘"),
-    "left": ("left out or left alive:", "未做或仍存活:"),
-    "would": (
-        "would close {scopes}, and kill {count} processes",
-        "将关闭 {scopes},并杀死 {count} 个进程",
-    ),
-    "waiting": ("the engine is stopping it, {seconds:.0f} s", "引擎正在停止,{seconds:.0f} 秒"),
-}
-
-
-def say(key: str, **values: object) -> str:
-    return TEXTS[key][words.language() == "zh"].format(**values)
 
 
 @dataclass(frozen=True)
@@ -105,9 +87,9 @@ class Answer:
         if self.final:
             counts = {"runs": len(self.body["runs"]), "killed": killed}
             took = max(self.body["ms"].values())
-            return words.say("stopped", target=target, ms=took, id=self.body["id"], **counts)
-        latched = say("latched" if self.body["latched"] else "not_latched")
-        return say("stopped", target=target, latched=latched, killed=killed)
+            return say("stopped", target=target, ms=took, id=self.body["id"], **counts)
+        latched = say("emergency_latched" if self.body["latched"] else "emergency_open")
+        return say("emergency_stopped", target=target, latched=latched, killed=killed)
 
     def show(self) -> None:
         if self.error:
@@ -116,17 +98,17 @@ class Answer:
             print(json.dumps(self.body, ensure_ascii=False, indent=2))
         elif self.body.get("dry_run"):
             found = self.body["processes"]
-            print(say("would", scopes=", ".join(self.body["scopes"]), count=len(found)))
+            print(say("emergency_would", scopes=", ".join(self.body["scopes"]), count=len(found)))
             for process in found:
                 print(f"  {process['pid']}  {process['command']}")
         else:
             print(self.headline)
             if self.body["left"]:
-                print(say("left"))
+                print(say("emergency_left"))
             for problem in self.body["left"]:
                 print(f"  - {problem}")
         if not self.json and self.body.get("spared"):
-            print(words.say("spared", agents=", ".join(self.body["spared"])))
+            print(say("spared", agents=", ".join(self.body["spared"])))
 
 
 def stop(arguments: Sequence[str]) -> Answer:
@@ -424,7 +406,7 @@ class _Wire:
             except TimeoutError:
                 waited = time.monotonic() - begun
                 if waited < seconds:
-                    print(f"clawstop: {say('waiting', seconds=waited)}", file=sys.stderr)
+                    print(f"clawstop: {say('waiting', seconds=round(waited))}", file=sys.stderr)
                 continue
             if not data:
                 raise EngineUnreachable("the engine went away")

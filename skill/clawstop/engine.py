@@ -65,7 +65,10 @@ class Engine:
     async def startup(self) -> None:
         """The latches of every tombstone hold before anybody connects."""
         self._take_tombstones()
-        self.store.prune()
+        try:
+            self.store.prune()
+        except StoreError as error:  # a full disk keeps nobody from stopping an agent
+            log.error("%s", error)
         unfinished = [stop for stop, _, _ in self.store.unfinished_stops()]
         if unfinished:
             log.warning("finishing stops that were cut off: %s", ", ".join(unfinished))
@@ -85,8 +88,9 @@ class Engine:
                 file.rename(file.with_suffix(".rejected"))
                 continue
             request = self._request(file.stem, target, "/stop (engine was down)", "")
-            self.store.begin_stop(request.id, request.dump(), target.scopes, target.sessions)
-            file.unlink()
+            self.stops.latch(request)
+            if request.id not in self.stops.brakes:  # else the tombstone is all that is on disk
+                file.unlink()
 
     @property
     def busy(self) -> bool:
@@ -230,11 +234,7 @@ class Engine:
         self.store.bind(run, session, cause, params.get("reports"))
         standing = self._standing(session, run)
         await self.plugins.run_started(Run(run, cause, standing))
-        return {
-            "generation": standing.generation,
-            "bound": standing.bound,
-            "refusal": standing.refusal,
-        }
+        return {"bound": standing.bound, "refusal": standing.refusal}
 
     async def on_run_end(self, peer: Peer, params: Params) -> None:
         run, session = _text(params, "run"), _session(params)

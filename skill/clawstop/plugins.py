@@ -60,9 +60,6 @@ class Plugins:
             if hook not in NAMES and self._manager.parse_hookimpl_opts(plugin, hook) is not None:
                 self._report(f"plugin {name}: there is no hook {hook}")
 
-    def unregister(self, name: str) -> None:
-        self._manager.unregister(name=name)
-
     def _report(self, problem: str) -> None:
         log.error("%s", problem)
         self.problems.append(problem)

@@ -92,7 +92,7 @@ class Stops:
         task = self._running.get(request.id)
         if task is None:
             # At once, before anything else can run: what the target covers must not change first.
-            bumped, problems = self._latch(request)
+            bumped, problems = self.latch(request)
             task = asyncio.create_task(self._run(request, bumped, problems))
             self._running[request.id] = task
             task.add_done_callback(lambda _: self._running.pop(request.id, None))
@@ -175,7 +175,8 @@ class Stops:
         await self._plugins.stop_finished(written)
         return written
 
-    def _latch(self, request: Request) -> tuple[dict[str, int], list[str]]:
+    def latch(self, request: Request) -> tuple[dict[str, int], list[str]]:
+        """Step 1, on disk; where the disk refuses, in memory until it does not."""
         target = request.target
         try:
             return self._store.begin_stop(
@@ -197,13 +198,12 @@ class Stops:
                 self._store.begin_stop(
                     request.id, request.dump(), request.target.scopes, request.target.sessions
                 )
-                if request.id not in self._running:
-                    self._store.finish_stop(request.id)
             except StoreError:
                 asyncio.get_running_loop().call_later(RETRY_SECONDS, self._save_brakes)
                 return
             del self.brakes[request.id]
             log.warning("stop %s is on disk now", request.id)
+        self._finishing = asyncio.create_task(self.resume())  # what was promised is done in full
 
     def _earlier(self, id: str) -> dict[str, Any] | None:
         try:

@@ -51,6 +51,17 @@ TEXTS: dict[str, tuple[str, str]] = {
     "incomplete": ("NOT COMPLETE", "尚未完成"),
     "ok": ("ok", "正常"),
     "bad": ("BAD", "异常"),
+    "emergency_stopped": (
+        "stopped {target} without the engine: {latched}, processes killed {killed}",
+        "已在没有引擎的情况下停止 {target}:{latched},杀死进程 {killed} 个",
+    ),
+    "emergency_latched": ("closed on disk", "已写入磁盘"),
+    "emergency_open": ("NOT closed on disk", "未能写入磁盘"),
+    "emergency_left": ("left out or left alive:", "未做或仍存活:"),
+    "emergency_would": (
+        "would close {scopes}, and kill {count} processes",
+        "将关闭 {scopes},并杀死 {count} 个进程",
+    ),
     "demo_person": ("person", "用户"),
     "demo_agent": ("agent", "智能体"),
     "demo_clawstop": ("clawstop", "clawstop"),
