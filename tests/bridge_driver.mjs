@@ -9,8 +9,11 @@ const registry = new Map();
 globalThis[Symbol.for("openclaw.replyRunRegistry")] = { activeRunsByKey: registry };
 const aborted = [];
 const log = Object.fromEntries(["info", "warn", "error"].map((level) => [level, (text) => console.error(text)]));
-const make = () => new Bridge({ folder, log, config: {}, agents: () => ["main"], version: "test" });
+const channel = { outbound: { loadAdapter: async () => ({ sendText: async ({ to, text }) => said.push([to, text]) }) } };
+const api = { runtime: { channel, config: { current: () => ({}) } } };
+const make = () => new Bridge({ folder, log, config: {}, agents: () => ["main"], owner: () => "main", version: "test", api });
 let bridge = make();
+const said = []; // what a person would read
 
 const actions = {
   reply(session, run) {
@@ -22,7 +25,18 @@ const actions = {
       },
     });
   },
+  stubborn: (session) => {
+    registry.set(session, {
+      abortByUser() {
+        throw new Error("this host cannot");
+      },
+    });
+  },
   aborted: () => aborted,
+  message: ({ session, id, sender, authorised, text = "hi", ...ctx }) =>
+    bridge.chat.dispatched({ sessionKey: session, ctx: { MessageSid: id, SenderId: sender, RawBody: text, CommandAuthorized: authorised, ...ctx } }, {}),
+  chat: (call, ...args) => bridge.chat[call](...args),
+  said: () => said,
   connected: () => bridge.engine.connected,
   latched: (session) => bridge.mirror.latched(session),
   replace() {

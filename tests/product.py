@@ -35,8 +35,10 @@ NO_GATE = (
     ),
 )
 NO_END = (
-    Patch("hooks/openclaw/host.js", "operation.abortByUser();\n", ""),
+    Patch("hooks/openclaw/host.js", "reply.abortByUser?.() === false", "true"),
     Patch("hooks/openclaw/host.js", "harness?.abortAgentHarnessRun?.(live)", "false"),
+    Patch("hooks/openclaw/host.js", "harness?.abortAndDrainAgentHarnessRun?.(", "harness?.none?.("),
+    Patch("hooks/openclaw/host.js", 'rpc(api, "sessions.abort"', 'rpc(api, "no.such.method"'),
 )
 NO_KILL = (
     Patch(
@@ -44,6 +46,8 @@ NO_KILL = (
         "[reaping.reap(stop.owns, spare=stop.spare, grace=stop.grace)]",
         "[]",
     ),
+    # The host ends a task's process, if it can, when the task is cancelled.
+    Patch("hooks/openclaw/bridge.js", "drain.cancelTasks(this.api, sessions, execs)", "[]"),
 )
 
 

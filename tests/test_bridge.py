@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import shutil
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -95,7 +96,7 @@ def place(tmp_path: Path) -> Paths:
 
 
 async def stop(server: Any, target: str) -> dict[str, Any]:
-    return dict(await server.engine.do_stop(None, {"target": target, "pid": 1}))
+    return dict(await server.engine.commands.stop(None, {"target": target, "pid": 1}))
 
 
 # -- with the real engine
@@ -138,12 +139,13 @@ def test_a_dead_run_beside_a_new_one_is_not_hidden(place: Paths) -> None:
         async with engine(place) as server, node(place) as bridge:
             assert await bridge.tool("old") is None
             receipt = await stop(server, S)  # nobody plays the host: it cannot be ended
-            assert receipt["left"] == [f"run old of {S} is still alive"]
+            assert receipt["left"][0].startswith(f"run old of {S} is still alive")
             await bridge.message({"session": S, "id": "m1", "sender": "me", "authorised": True})
             assert await bridge.tool("new") is None
             (connected,) = server.engine.bridges
             answer = await connected.peer.ask("end", {"sessions": [S], "scopes": [S]}, 5)
-            assert answer == {"ended": [], "alive": [{"run": "old", "session": S}]}
+            assert answer["ended"] == []
+            assert [(run["run"], run["session"]) for run in answer["alive"]] == [("old", S)]
 
     asyncio.run(scenario())
 
@@ -255,30 +257,161 @@ def test_a_message_from_before_a_stop_does_not_release_it_when_the_engine_is_bac
 MESSAGE = {"session": S, "id": "m1", "sender": "me", "authorised": True}
 
 
-def test_a_reply_aborted_by_a_message_that_the_host_used_up_is_a_stop(place: Paths) -> None:
+# -- said in chat
+
+
+def test_a_stop_on_a_channel_is_one_and_its_line_takes_the_hosts_place(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            await bridge.tool("r1")
+            await bridge.chat("heard", S, {"id": "m2", "text": "停止", "sender": "42"})
+            await bridge.chat("channelStopped", S, "m2")
+            assert await bridge.latched(S)
+            line = await bridge.chat("instead", S)
+            assert line.startswith(f"尚未完成:{S}"), "nobody plays the host, so r1 lives on"
+            assert await bridge.chat("instead", S) is None, "one line"
+            [receipt] = receipts.read(place.receipts)
+            assert (receipt["trigger"], receipt["who"]) == ("停止", "42")
+            assert server.engine.store.standing(S).refusal
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_word_is_claimed_and_answered_where_it_was_said(place: Paths) -> None:
+    route = {"OriginatingChannel": "telegram", "OriginatingTo": "telegram:42"}
+
     async def scenario() -> None:
         async with engine(place), node(place) as bridge:
             await bridge.tool("r1")
-            await bridge.received(S, "m1")
-            await bridge.message(MESSAGE)  # steered into the run, and still waiting
-            aborted = asyncio.ensure_future(bridge.replyAborted("r1", S))
-            await asyncio.sleep(0.06)
-            await bridge.received(S, "stop")  # told after what it did
-            await aborted
+            await bridge.reply(S, "r1")
+            claim = await bridge.message({**MESSAGE, "text": "please cancel", **route})
+            assert claim["handled"] is True
+            assert await bridge.latched(S)
+            await bridge.until("said")
+            [[to, text]] = await bridge.said()
+            assert to == "telegram:42"
+            assert text.startswith(f"stopped {S}: runs ended 1")
+            assert "was stopped" in str(await bridge.tool("r2"))
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_word_of_a_stranger_is_only_talk(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place), node(place) as bridge:
+            said = {**MESSAGE, "authorised": False, "text": "stop"}
+            assert await bridge.message(said) is None
+            assert not await bridge.latched(S)
+            group = {"ChatType": "group", "InboundAccessAuthorized": True}
+            assert await bridge.message({**said, "id": "m2", **group}) is None
+            assert await bridge.message({**said, "id": "m3", "InboundEventKind": "room"}) is None
+            assert not await bridge.latched(S)
+            direct = {"ChatType": "direct", "InboundAccessAuthorized": True}
+            assert (await bridge.message({**said, "id": "m4", **direct}))["handled"]
+            assert await bridge.latched(S), "whoever the host lets into a direct chat may"
+
+    asyncio.run(scenario())
+
+
+def test_talk_is_not_claimed(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place), node(place) as bridge:
+            for number, text in enumerate(["stop the docker container", "hi", "", "> stop"]):
+                said = {**MESSAGE, "id": f"m{number}", "text": text}
+                assert await bridge.message(said) is None
+            picture = {**MESSAGE, "id": "p", "text": "stop", "media": [{"type": "image"}]}
+            assert await bridge.message(picture) is None
+            assert not await bridge.latched(S)
+
+    asyncio.run(scenario())
+
+
+def test_a_mention_of_the_bot_before_the_word_is_no_hindrance(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place), node(place) as bridge:
+            said = {**MESSAGE, "text": "@alice stop", "BotUsername": "scripted_bot"}
+            assert await bridge.message(said) is None
+            said = {
+                **MESSAGE,
+                "id": "m2",
+                "text": "@scripted_bot 中断",
+                "BotUsername": "scripted_bot",
+            }
+            assert (await bridge.message(said))["handled"]
             assert await bridge.latched(S)
 
     asyncio.run(scenario())
 
 
-def test_a_reply_aborted_by_a_new_message_or_by_the_host_is_no_stop(place: Paths) -> None:
+def test_stops_are_told_in_chat_and_only_to_who_may_command(place: Paths) -> None:
+    route = {"OriginatingChannel": "telegram", "OriginatingTo": "42"}
+
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            await stop(server, T)
+            said = {**MESSAGE, "text": "/stops", **route}
+            assert await bridge.message({**said, "authorised": False}) is None
+            assert (await bridge.message({**said, "id": "m2"}))["handled"]
+            await bridge.until("said")
+            [[to, text]] = await bridge.said()
+            assert to == "42"
+            assert T in text
+
+    asyncio.run(scenario())
+
+
+def test_new_is_typed_once_and_carried_out_once(place: Paths) -> None:
+    turn = {"CommandTurn": {"authorized": True, "commandName": "new"}, "text": "/new"}
+
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            await bridge.tool("r1")
+            assert await bridge.message({**MESSAGE, **turn}) is None, "the host carries it out"
+            await bridge.chat("reset", S, "new")  # which it tells as well
+            await bridge.runEnded("r1")
+            while not list(receipts.read(place.receipts)):
+                await asyncio.sleep(0.02)
+            assert server.engine.store.generation(S) == 2
+            assert not await bridge.latched(S)
+            await bridge.message({**MESSAGE, "id": "m2"})
+            assert await bridge.tool("r2") is None, "the fresh conversation goes on"
+            await bridge.chat("reset", S, "reset")  # and one over RPC
+            await bridge.runEnded("r2")
+            while server.engine.store.generation(S) == 2:
+                await asyncio.sleep(0.02)
+            stranger = {**MESSAGE, "id": "m3", **turn, "authorised": False}
+            await bridge.message(stranger)
+            await asyncio.sleep(0.1)
+            assert server.engine.store.generation(S) == 3
+
+    asyncio.run(scenario())
+
+
+def test_an_operators_stop_counts_also_when_nothing_runs(place: Paths) -> None:
     async def scenario() -> None:
         async with engine(place), node(place) as bridge:
+            await bridge.until("connected")
+            told = {"session": "main", "text": "/stop", "method": "chat.send"}
+            await bridge.chat("operatorStopped", told)
+            await bridge.chat("operatorStopped", told)
+            assert await bridge.latched(S), "a page calls the main session by a short name"
+            while not list(receipts.read(place.receipts)):
+                await asyncio.sleep(0.02)
+            [receipt] = receipts.read(place.receipts)
+            assert receipt["who"] == "operator"
+
+    asyncio.run(scenario())
+
+
+def test_a_message_steered_in_is_discarded_with_the_run_and_named(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
             await bridge.tool("r1")
-            await bridge.replyAborted("r1", S)
-            await bridge.received(S, "m1")
-            await bridge.message(MESSAGE)
-            await bridge.replyAborted("r1", S)
-            assert not await bridge.latched(S)
+            await bridge.reply(S, "r1")
+            await bridge.message({**MESSAGE, "text": "and also this"})
+            receipt = await stop(server, S)
+            assert [row["text"] for row in receipt["drained"]["queued"]] == ["and also this"]
+            assert await bridge.admit("r2", S, {"trigger": "user"}), "it does not become a run"
 
     asyncio.run(scenario())
 
@@ -319,6 +452,199 @@ def test_an_endpoint_that_makes_no_sense_does_not_take_the_gateway_down(
         async with node(place) as bridge:
             await bridge.runStopped("unknown", None)
             assert await bridge.tool()
+
+    asyncio.run(scenario())
+
+
+# -- what must not be mistaken
+
+
+def test_the_host_talking_to_itself_releases_nothing(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            await stop(server, S)
+            inside = {"kind": "internal_system", "sourceTool": "restart-sentinel"}
+            await bridge.message({**MESSAGE, "InputProvenance": inside})
+            await bridge.message({**MESSAGE, "id": "m2", "InternalTurnSource": "goal"})
+            assert await bridge.latched(S)
+            assert await bridge.admit("r2", S, {"trigger": "user"})
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_right_after_a_message_is_a_second_stop(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            await bridge.until("connected")
+            await bridge.message({**MESSAGE, "text": "stop"})
+            await asyncio.gather(
+                bridge.message({**MESSAGE, "id": "m2"}),
+                bridge.message({**MESSAGE, "id": "m3", "text": "stop"}),
+            )
+            assert await bridge.latched(S)
+            await server.engine.stops.settle()
+            assert await bridge.tool("m2") is not None
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_that_is_told_late_does_not_stop_what_came_after(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place), node(place) as bridge:
+            await bridge.until("connected")
+            said = time.time() * 1000
+            told = {"session": S, "text": "/stop", "method": "chat.send", "at": said}
+            await bridge.tool("r1")
+            await bridge.runStopped("r1", S)
+            await asyncio.sleep(0.05)
+            await bridge.message({**MESSAGE, "OriginatingChannel": "webchat"})
+            assert await bridge.tool("m1") is None
+            await bridge.chat("operatorStopped", told)  # the host's answer leaves only now
+            assert not await bridge.latched(S)
+            assert await bridge.tool("m1") is None
+
+    asyncio.run(scenario())
+
+
+def test_the_same_word_told_again_after_the_release_is_the_same_stop(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            await bridge.until("connected")
+            word = {**MESSAGE, "id": "w1", "text": "stop"}
+            await bridge.message(word)
+            await server.engine.stops.settle()
+            await bridge.message({**MESSAGE, "id": "m2"})
+            assert not await bridge.latched(S)
+            await bridge.message(word)
+            await server.engine.stops.settle()
+            await asyncio.sleep(0.1)
+            assert not await bridge.latched(S)
+            assert server.engine.store.generation(S) == 2
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_that_knows_better_lifts_the_brake(place: Paths) -> None:
+    async def scenario() -> None:
+        async with node(place) as bridge:
+            await bridge.runStopped("r1", S)  # nobody hears it but the brake and a tombstone
+            async with engine(place) as server:  # takes the tombstone in, and is told to release
+                server.engine.store.release(S)
+                await bridge.until("connected")
+                async with asyncio.timeout(10):
+                    while await bridge.latched(S):
+                        await asyncio.sleep(0.02)
+                assert server.engine.store.generation(S) == 2, "it was one stop"
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_that_the_engine_refuses_is_not_asked_for_again_and_again(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place), node(place) as bridge:
+            await bridge.until("connected")
+            line = await bridge.chat("stopped", "agent:main:\n", {})
+            assert line.startswith("Stopped.")
+            assert await bridge.latched("agent:main:\n")
+
+    asyncio.run(scenario())
+
+
+def test_a_host_that_fails_to_abort_does_not_take_the_gateway_down(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            await bridge.tool("r1")
+            await bridge.stubborn(S)
+            receipt = await stop(server, S)
+            assert not receipt["converged"]
+            assert "still alive" in receipt["left"][0]
+            assert await bridge.latched(S)
+
+    asyncio.run(scenario())
+
+
+def test_the_ladder_stops_where_a_persons_new_run_begins(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            await bridge.tool("r1")  # hangs: nobody plays the host for it
+            stopping = asyncio.ensure_future(stop(server, S))
+            await bridge.until("latched", S)
+            await bridge.message(MESSAGE)
+            await bridge.reply(S, "m1")
+            assert await bridge.tool("m1") is None
+            receipt = await stopping
+            assert await bridge.aborted() == []
+            assert [run["run"] for run in receipt["alive"]] == ["r1"]
+            assert await bridge.tool("m1") is None
+
+    asyncio.run(scenario())
+
+
+def test_a_run_that_is_not_the_persons_does_not_take_their_message(place: Paths) -> None:
+    page = {**MESSAGE, "OriginatingChannel": "webchat"}
+
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            await bridge.tool("r1")
+            await stop(server, S)
+            await bridge.message(page)
+            assert await bridge.admit("recovery", S, {"trigger": "user"}), "r1 is still alive"
+            assert await bridge.admit("m1", S, {"trigger": "user"}) is None
+
+    asyncio.run(scenario())
+
+
+def test_what_was_said_with_new_is_not_lost(place: Paths) -> None:
+    turn = {"CommandTurn": {"authorized": True, "commandName": "new"}, "text": "/new fix it"}
+
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            await bridge.tool("r1")
+            await bridge.message({**MESSAGE, **turn, "OriginatingChannel": "webchat"})
+            await server.engine.stops.settle()
+            [receipt] = receipts.read(place.receipts)
+            assert receipt["drained"]["queued"] == []
+            assert await bridge.admit("m1", S, {"trigger": "user"}) is None
+
+    asyncio.run(scenario())
+
+
+def test_two_new_are_two(place: Paths) -> None:
+    turn = {"CommandTurn": {"authorized": True, "commandName": "new"}, "text": "/new"}
+
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            for id in ("m1", "m2"):
+                await bridge.message({**MESSAGE, **turn, "id": id})
+            for _ in range(2):
+                await bridge.chat("reset", S, "new")
+            await bridge.replace()
+            await bridge.until("connected")
+            await server.engine.stops.settle()
+            assert server.engine.store.generation(S) == 3
+
+    asyncio.run(scenario())
+
+
+def test_only_a_channels_own_notice_is_replaced(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place), node(place) as bridge:
+            await bridge.until("connected")
+            await bridge.message({**MESSAGE, "text": "stop"})
+            assert await bridge.chat("instead", S) is None, "this one is answered past the run"
+
+    asyncio.run(scenario())
+
+
+def test_a_process_without_a_cookie_may_not_be(place: Paths) -> None:
+    async def scenario() -> None:
+        async with node(place) as bridge:
+            assert await bridge.cookie(S) is None  # after waiting for an engine
+            async with engine(place):
+                await bridge.until("connected")
+                assert "try it again" in str(await bridge.tool("r1"))
+                assert str(await bridge.cookie(S)).startswith("1:")
+                assert await bridge.tool("r1") is None
 
     asyncio.run(scenario())
 

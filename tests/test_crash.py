@@ -20,10 +20,12 @@ STEPS = {
     "after the latch": "cut_off = await",
     "after the mirrors": 'lap("latched")',
     "before the runs are ended": "ended = await self._bridges.end",
+    "before the drain": "drained = await self._drain",
+    "after the drain": 'lap("drained")',
     "before the kill": "async with self._slots:",
     "after the kill": 'lap("killed")',
     "before the receipt": "written = self._write(receipt)",
-    "after the receipt": "if not ended.unanswered and request.id",
+    "after the receipt": "if not again and request.id",
     "before the plugins are told": "await self._plugins.stop_finished(written)",
 }
 

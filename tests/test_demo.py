@@ -10,7 +10,7 @@ import pytest
 from product import NO_GATE, NO_KILL, ROOT, Patch, Product
 
 NO_LATCH = (
-    Patch("skill/clawstop/store.py", "            self._latch(latch, stop)\n", ""),
+    Patch("skill/clawstop/store.py", "            self._latch(latch, stop, now)\n", ""),
     Patch("skill/clawstop/store.py", "bumped = self._bump(bump)", "bumped = {}"),
 )
 NO_END = (Patch("skill/clawstop/embedded.py", "        await self._end_all(ending)\n", ""),)

@@ -23,9 +23,11 @@ from clawstop import (
     paths,
     plugins,
     processes,
+    reaping,
     receipts,
     schema,
     server,
+    stops,
 )
 from clawstop.cookies import Owner
 from clawstop.errors import StoreError
@@ -65,7 +67,7 @@ async def pair(place: Paths) -> AsyncIterator[tuple[Server, Wire]]:
 
 
 async def stop(running: Server, target: str, **more: Any) -> dict[str, Any]:
-    return await running.engine.do_stop(None, {"target": target, "pid": os.getpid(), **more})
+    return await running.engine.commands.stop(None, {"target": target, "pid": os.getpid(), **more})
 
 
 def owned(place: Paths, session: str, generation: int = 1) -> subprocess.Popen[bytes]:
@@ -83,7 +85,7 @@ def test_a_tool_runs_until_the_stop_and_never_after(place: Paths, portable: bool
             assert await tool(one) is None
             receipt = await stop(running, S)
             assert receipt["converged"]
-            assert [message["method"] for message in one.asked] == ["mirror", "end"]
+            assert [message["method"] for message in one.asked] == ["mirror", "end", "drain"]
             assert one.asked[0]["params"]["latches"] == {S: 1}
             assert "is stopped" in str(await tool(one))
 
@@ -386,6 +388,32 @@ def test_fifty_stops_at_once_are_fifty_receipts(place: Paths) -> None:
     asyncio.run(scenario())
 
 
+def test_a_storm_of_fifty_agents_latches_all_before_it_kills_one(place: Paths) -> None:
+    agents = [f"a{number:02}" for number in range(50)]
+
+    async def scenario() -> None:
+        async with pair(place) as (running, one):
+            for agent in agents:
+                await tool(one, f"agent:{agent}:main")
+            victims = [owned(place, f"agent:{agent}:main") for agent in agents]
+            try:
+                stops = [stop(running, agent, grace=0.1) for agent in agents]
+                done = asyncio.gather(*stops)
+                await asyncio.sleep(0)
+                latched = running.engine.store.mirror()["latches"]
+                assert len(latched) == 50, "at once"
+                assert all(victim.poll() is None for victim in victims)
+                receipts_ = await done
+                assert all(receipt["converged"] for receipt in receipts_)
+                assert all(victim.wait(5) is not None for victim in victims)
+            finally:
+                for victim in victims:
+                    victim.kill()
+                    victim.wait()
+
+    asyncio.run(scenario())
+
+
 def test_a_stop_that_the_disk_refuses_holds_in_memory_and_says_so(place: Paths) -> None:
     async def scenario() -> None:
         async with engine(place) as running:
@@ -395,7 +423,7 @@ def test_a_stop_that_the_disk_refuses_holds_in_memory_and_says_so(place: Paths) 
             receipt = await stop(running, S)
             assert not receipt["converged"]
             assert "free some disk space" in receipt["left"][0]
-            status = await core.do_status(None, {})
+            status = await core.commands.status(None, {})
             assert status["problems"], "status shouts it"
             async with bridge(place) as one:
                 assert "is stopped" in str(await tool(one))
@@ -428,7 +456,7 @@ def test_a_disk_that_is_full_at_the_start_keeps_no_tombstone_from_being_a_latch(
         async with engine(place) as running:
             core = running.engine
             process = owned(place, S, generation=0)
-            assert "is stopped" in str(core._standing(S).refusal)
+            assert "is stopped" in str(core.standing(S).refusal)
             assert file.exists(), "it is all that is on disk"
             core.store._db.execute("PRAGMA query_only = OFF")
             async with asyncio.timeout(10):
@@ -777,3 +805,291 @@ def test_the_callers_own_line_is_spared_and_named(place: Paths) -> None:
 
     asyncio.run(scenario())
     assert processes.ident_of(os.getpid())
+
+
+# -- stop flags
+
+
+def raise_flag(place: Paths, name: str, **changes: Any) -> None:
+    content = {"timestamp": int(time.time() * 1000), "reason": "enough", **changes}
+    (place.flags / f"agent-stop-{name}.flag").write_text(json.dumps(content))
+
+
+def test_a_stop_flag_stops_its_session_once(place: Paths) -> None:
+    async def scenario() -> None:
+        async with pair(place) as (running, one):
+            await one.result("run_start", run="r1", session=S, cause="message", session_id="h-1")
+            raise_flag(place, "h-1")
+            running.engine.tick()
+            assert await tool(one) is not None
+            await running.engine.stops.settle()
+            said = {"session": S, "id": "m1", "sender": "me", "authorised": True}
+            assert (await one.result("message", **said))["released"]
+            running.engine.tick()
+            await one.result("run_start", run="r2", session=S, cause="message")
+            assert await tool(one, run="r2") is None, "the same flag is not a second stop"
+        async with pair(place) as (running, one):
+            running.engine.tick()
+            assert await tool(one, run="r3") is None, "nor is it one for the next engine"
+            raise_flag(place, "agent%3Amain%3Amain")
+            running.engine.tick()
+            assert await tool(one, run="r4") is not None
+
+    asyncio.run(scenario())
+    told = list(receipts.read(place.receipts))
+    assert [r["who"] for r in told] == ["stop flag: enough"] * 2
+
+
+def test_a_flag_that_names_nobody_stops_nobody(place: Paths) -> None:
+    async def scenario() -> None:
+        async with pair(place) as (running, one):
+            raise_flag(place, "nobody")
+            raise_flag(place, "..%2F..%2Fetc%2Fpasswd")
+            running.engine.tick()
+            assert await tool(one) is None
+            assert running.engine.store.mirror()["latches"] == {}
+
+    asyncio.run(scenario())
+
+
+# -- a conversation begun anew
+
+
+def test_new_ends_what_ran_and_lets_what_comes_run(place: Paths) -> None:
+    async def scenario() -> None:
+        async with pair(place) as (_, one):
+            assert await tool(one) is None
+            await one.result("run_start", run="c1", session=f"{S}:child", cause="unknown")
+            one.write(
+                json.dumps(
+                    {"method": "child", "params": {"child": f"{S}:child", "session": S}}
+                ).encode()
+                + b"\n"
+            )
+            process = owned(place, S)
+            try:
+                said = {"id": "n1", "session": S, "trigger": "/new", "latch": False}
+                answer = await one.result("stop", **said)
+                assert answer["converged"], answer
+                assert process.wait(5) is not None
+            finally:
+                process.kill()
+                process.wait()
+            assert await tool(one) is not None, "the old run is dead"
+            assert await tool(one, run="c2", session=f"{S}:child") is not None
+            await one.result("run_start", run="r2", session=S, cause="message")
+            assert await tool(one, run="r2") is None, "the fresh conversation is not stopped"
+
+    asyncio.run(scenario())
+
+
+def test_a_new_while_the_engine_was_down_latches_nothing(place: Paths) -> None:
+    tombstone(place, "n2", json.dumps({"target": S, "latch": False}))
+
+    async def scenario() -> None:
+        async with pair(place) as (running, one):
+            assert running.engine.store.generation(S) == 2
+            assert await tool(one, run="fresh") is None
+
+    asyncio.run(scenario())
+
+
+# -- a run that cannot be ended
+
+
+GATEWAY = """
+import os, signal, sys, time
+if sys.argv[1] == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("kind", ["polite", "deaf"])
+def test_a_gateway_that_cannot_end_a_run_is_ended_where_the_person_wants_that(
+    place: Paths, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(stops, "GATEWAY_GRACE", 0.5)
+    place.prepare()
+    command = [sys.executable, "-c", GATEWAY, kind]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as gateway:
+        try:
+            assert gateway.stdout
+            gateway.stdout.readline()
+            ident = processes.ident_of(gateway.pid)
+            assert ident is not None
+            presence = {"pid": ident.pid, "start": ident.start}
+            paths.write_private(place.bridges / "g.json", json.dumps(presence))
+            asyncio.run(_stuck(place, gateway))
+        finally:
+            gateway.kill()
+
+
+async def _stuck(place: Paths, gateway: subprocess.Popen[bytes]) -> None:
+    alive = [{"run": "r1", "session": S, "how": ["reply", "run", "drain", "rpc"]}]
+    async with engine(place) as running, bridge(place, pid=gateway.pid) as one:
+        await tool(one)
+        one.answers["end"] = {"ended": [], "alive": alive}
+        asked = await stop(running, S)
+        assert not asked["converged"]
+        assert asked["left"] == [
+            f"run r1 of {S} is still alive; restart the gateway to end it, the stop holds"
+        ]
+        assert gateway.poll() is None, "nobody asked for that"
+        one.write(b'{"method": "configure", "params": {"config": {"escalate": "never"}}}\n')
+        await tool(one, "agent:main:other")
+        assert (await stop(running, S))["left"] == [f"run r1 of {S} is still alive"]
+        config = {"escalate": "gateway-restart"}
+        one.write(
+            json.dumps({"method": "configure", "params": {"config": config}}).encode() + b"\n"
+        )
+        await tool(one, "agent:main:other")
+        spared = await stop(running, S, pid=gateway.pid)
+        assert spared["escalated"] == [
+            {"gateway": gateway.pid, "how": "gateway-restart", "ended": False}
+        ], "whoever asks from inside it does not cut off the branch"
+        assert not spared["converged"]
+        assert gateway.poll() is None
+        ended = await stop(running, S)
+        assert gateway.wait(5) is not None
+        assert ended["escalated"] == [
+            {"gateway": gateway.pid, "how": "gateway-restart", "ended": True}
+        ]
+        assert ended["converged"], ended["left"]
+        assert running.engine.standing(S).refusal, "the latch holds"
+
+
+def test_nobody_ends_himself_and_a_gateway_that_is_gone_is_ended() -> None:
+    own = processes.ident_of(os.getpid())
+    assert own is not None
+    assert reaping.end_one(own, 0.1) is False
+    with subprocess.Popen(["sleep", "60"]) as child:
+        ident = processes.ident_of(child.pid)
+        assert ident is not None
+        child.kill()
+    assert reaping.end_one(ident, 0.1) is True
+
+
+# -- what was left undone is known, and done later
+
+
+def test_half_an_emoji_harms_nobody(place: Paths) -> None:
+    cut = "a" * 199 + "\ud83d"
+    trace = {"kind": "job", "id": "j1", "session": S, "run": "r1", "about": cut}
+
+    async def scenario() -> None:
+        async with engine(place) as running, bridge(place, traces=[trace]) as one:
+            answer = await one.result("stop", id="s1", session=S, trigger=cut, sender=cut)
+            assert answer["id"] == "s1"
+            assert receipts.find(place.receipts, "s1")
+            assert running.engine.store.dead_jobs([S])
+
+    asyncio.run(scenario())
+
+
+def test_jobs_that_no_gateway_could_turn_off_are_turned_off_by_the_next(place: Paths) -> None:
+    trace = {"kind": "job", "id": "j1", "session": S, "run": "r1", "about": "nag"}
+
+    async def scenario() -> None:
+        async with engine(place) as running:
+            async with bridge(place, traces=[trace]) as one:
+                await tool(one)
+            receipt = await stop(running, S)
+            assert receipt["left"] == ["scheduled jobs are still on: j1"]
+            async with bridge(place) as two:
+                off = {"jobs": [{"id": "j1", "outcome": "off"}]}
+                two.answers["drain"] = off
+                await tool(two, "agent:main:other")
+                await running.engine.stops.settle()
+                again = receipts.find(place.receipts, receipt["id"])
+                assert again is not None
+                assert again["converged"], again["left"]
+                assert [job["id"] for job in again["drained"]["jobs"]] == ["j1"]
+                two.answers["jobs_on"] = [{"id": "j1", "outcome": "on"}]
+                back = await running.engine.commands.restore(None, {"pid": 1})
+                assert back["jobs"] == [{"id": "j1", "outcome": "on"}]
+                assert running.engine.store.dead_jobs([S]) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_drain_that_fails_is_tried_again_by_the_next_gateway(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as running:
+            async with bridge(place) as one:
+                await tool(one)
+                one.answers["drain"] = {"problems": ["an undelivered message may still be sent"]}
+                receipt = await stop(running, S)
+                assert not receipt["converged"]
+            async with bridge(place) as two:
+                await tool(two, "agent:main:other")
+                await running.engine.stops.settle()
+                again = receipts.find(place.receipts, receipt["id"])
+                assert again is not None
+                assert again["converged"], again["left"]
+
+    asyncio.run(scenario())
+
+
+def test_settings_say_how_long_receipts_are_kept(place: Paths) -> None:
+    place.prepare()
+    for number in range(40):
+        receipts.append(place.receipts, {"id": str(number), "at": time.time()})
+
+    async def scenario() -> None:
+        async with engine(place) as running:
+            running.engine.tick()
+            assert len(list(receipts.read(place.receipts))) == 40, "nobody has said how many"
+            async with bridge(place, config={"receipts_keep": 10}):
+                running.engine.tick()
+                assert len(list(receipts.read(place.receipts))) == 10
+
+    asyncio.run(scenario())
+
+
+def test_a_message_said_after_a_stop_that_nobody_heard_releases_it(place: Paths) -> None:
+    tombstone(place, "t9", json.dumps({"target": S, "at": (time.time() - 5) * 1000}))
+
+    async def scenario() -> None:
+        async with pair(place) as (_, one):
+            said = {"session": S, "id": "m1", "sender": "me", "authorised": True, "age_ms": 2000}
+            assert (await one.result("message", **said))["released"]
+
+    asyncio.run(scenario())
+
+
+def test_new_on_a_full_disk_does_nothing_now_and_nothing_later(
+    place: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise StoreError("state not saved: disk full")
+
+    async def scenario() -> None:
+        async with pair(place) as (running, one):
+            await tool(one)
+            with monkeypatch.context() as now:
+                now.setattr(running.engine.store, "begin_stop", full)
+                answer = await one.result("stop", id="n1", session=S, trigger="/new", latch=False)
+                assert not answer["converged"]
+                assert "free some disk space" in answer["lines"][1]
+            assert running.engine.stops.brakes == {}
+            assert running.engine.store.generation(S) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_receipt_of_an_older_clawstop_can_be_shown_and_restored(place: Paths) -> None:
+    place.prepare()
+    old = {"id": "old", "at": 1.0, "target": "dev1", "runs": [], "processes": [], "left": []}
+    old |= {"converged": True, "spared": [], "ms": {"latched": 1.0}}
+    old["tools"] = [{"tool": "exec", "outcome": "done"}]
+    receipts.append(place.receipts, old)
+
+    async def scenario() -> None:
+        async with pair(place) as (running, one):
+            assert (await running.engine.commands.restore(None, {"pid": 1}))["jobs"] == []
+            assert "dev1" in (await one.result("stops"))["lines"][0]
+            assert (await one.result("stop", id="old", session=S))["converged"]
+
+    asyncio.run(scenario())

@@ -29,7 +29,7 @@ class Stage:
         self.server, self.host = server, host
 
     async def stop(self, target: str) -> dict[str, Any]:
-        return await self.server.engine.do_stop(None, {"target": target, "pid": 1})
+        return await self.server.engine.commands.stop(None, {"target": target, "pid": 1})
 
     def seen(self, session: str, kind: str) -> list[str]:
         return [e.text for e in self.host.events if e.session == session and e.kind == kind]
@@ -54,7 +54,7 @@ async def staged(tmp_path: Path) -> AsyncIterator[Stage]:
             yield Stage(server, host)
         finally:
             await host.stop()
-            await server.engine.do_stop(None, {"target": "everything", "pid": 1, "grace": 0})
+            await server.engine.commands.stop(None, {"target": "everything", "pid": 1, "grace": 0})
 
 
 Scenario = Callable[[Stage], Awaitable[None]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def test_every_declared_setting_is_read_somewhere() -> None:
         for file in (ROOT / folder).rglob(pattern)
     )
     for key in declared():
-        assert f"settings.{key}" in code or f"settings?.{key}" in code, key
+        assert re.search(rf"settings(\(\))?\??\.{key}\b", code), key
 
 
 def test_the_plugins_manifest_declares_the_same_settings() -> None:

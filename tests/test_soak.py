@@ -62,7 +62,7 @@ def test_nothing_happens_after_any_of_many_random_stops(tmp_path: Path) -> None:
         await asyncio.sleep(dice.random() * 0.3)
         targets = dice.choice([busy, [s.split(":")[1] for s in busy], ["everything"]])
         core = server.engine
-        stops = [core.do_stop(None, {"target": t, "pid": 1, "grace": 0.1}) for t in targets]
+        stops = [core.commands.stop(None, {"target": t, "pid": 1, "grace": 0.1}) for t in targets]
         results = await asyncio.gather(*stops)
         acknowledged = time.time()
         assert all(receipt["converged"] for receipt in results), [r["left"] for r in results]

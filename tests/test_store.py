@@ -72,7 +72,7 @@ def test_an_announce_belongs_to_the_generation_that_spawned_the_child(store: Sto
     stop(store, "s1", [MAIN, CHILD], [MAIN, CHILD])
     store.end_run("parent", MAIN)
     store.admit("m1", MAIN)
-    assert store.bind("announce", MAIN, "announce", CHILD).dead
+    assert store.bind("announce", MAIN, "announce", [CHILD]).dead
 
 
 def test_a_child_of_a_stopped_run_is_latched_with_it(store: Store) -> None:
@@ -95,7 +95,7 @@ def test_a_child_is_born_once(store: Store) -> None:
     stop(store, "s1", [MAIN, CHILD], [MAIN, CHILD])
     store.admit("m1", MAIN)
     store.adopt(CHILD, MAIN)  # told again after a reconnect
-    assert store.bind("announce", MAIN, "announce", CHILD).dead
+    assert store.bind("announce", MAIN, "announce", [CHILD]).dead
 
 
 def test_descendants_come_before_their_parents(store: Store) -> None:
@@ -350,3 +350,32 @@ class Latches(RuleBasedStateMachine):
 
 TestLatches = Latches.TestCase
 TestLatches.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+def test_a_process_id_that_the_host_draws_again_is_the_new_process(store: Store) -> None:
+    store.bind("r1", MAIN, "message")
+    store.started_exec(MAIN, "r1", "amber-reef")
+    store.end_run("r1", MAIN)
+    store.begin_stop("s1", {}, [], [MAIN])
+    assert store.dead_execs([MAIN]) == ["amber-reef"]
+    assert store.bind("wake", MAIN, "heartbeat", ["exec:amber-reef"]).dead
+    store.bind("r2", MAIN, "message")
+    store.started_exec(MAIN, "r2", "amber-reef")
+    store.started_exec(MAIN, "r1", "amber-reef")  # told again: it lowers nothing
+    assert store.dead_execs([MAIN]) == []
+    assert not store.bind("wake2", MAIN, "heartbeat", ["exec:amber-reef"]).dead
+
+
+def test_a_job_of_a_dead_run_starts_only_dead_runs_wherever_it_runs(store: Store) -> None:
+    cron = "agent:main:cron:j1:run:x"
+    store.bind("r1", MAIN, "message")
+    store.made_job(MAIN, "r1", "j1", "nag")
+    assert not store.bind("c1", cron, "cron", ["job:j1"]).dead
+    store.begin_stop("s1", {}, [], [MAIN])
+    assert store.bind("c2", cron, "cron", ["job:j1"]).dead
+    assert [id for id, _, _ in store.dead_jobs([MAIN])] == ["j1"]
+    store.jobs_off("s1", ["j1"])
+    assert store.dead_jobs([MAIN]) == []
+    assert [job["id"] for job in store.jobs_of("s1")] == ["j1"]
+    store.jobs_on(["j1"])
+    assert not store.bind("c3", cron, "cron", ["job:j1"]).dead

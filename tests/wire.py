@@ -34,6 +34,7 @@ class Wire:
         self._number = 0
         self.asked: list[dict[str, Any]] = []  # what the engine asked of us
         self.acknowledge = True
+        self.answers: dict[str, Any] = {"end": {"ended": [], "alive": []}, "drain": {}}
         self.reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
@@ -44,7 +45,7 @@ class Wire:
                 continue
             self.asked.append(message)
             if self.acknowledge and "id" in message:
-                result: Any = {"ended": [], "alive": []} if message["method"] == "end" else None
+                result = self.answers.get(message["method"])
                 self.write(json.dumps({"id": message["id"], "result": result}).encode() + b"\n")
         self._answers.put_nowait(None)
 

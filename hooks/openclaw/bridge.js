@@ -1,32 +1,43 @@
 // The bridge's memory and its decisions. One object for all instances of this module that the host loads.
-import crypto from "node:crypto";
+import { Chat } from "./chat.js";
+import { Ending } from "./ending.js";
 import { Engine } from "./engine.js";
 import { Mirror, covers } from "./mirror.js";
+import { Spent } from "./spent.js";
+import { watchFrames } from "./frames.js";
+import * as drain from "./drain.js";
 import * as files from "./files.js";
 import * as host from "./host.js";
 
 const HOLD_MS = 2000; // I7: how long a tool call is held for an engine that is away
 const BOOT_MS = 20000; // how long a run that no person asked for waits for the first engine; it starts in about 1 s
-const END_MS = 3000; // the host's aborts settle in 1-75 ms; past this the run counts as alive
+const JUST_MS = 1000; // a run that ended within this before a stop was ended by the host for it
 const STOP_MS = 120000; // nobody waits for this answer; it only says when to stop listening
+const AGAIN_MS = 200; // before a stop that failed is asked for again
 const EMIT_MS = 500; // far below the host's 15 s
-const KEPT = 1000; // ended runs and children remembered
-const USED_UP_MS = 300; // how long a stop's message is waited for; it was seen at most 65 ms late
-const DISPATCH_MS = 50; // a message for the agent is dispatched 1-3 ms after it was received
-const RECENT_MS = 3000; // and one from before this is not what ended the run
+const KEPT = 1000; // ended runs, children and traces remembered
+const INPUT = 2000; // characters of a tool's input that the engine is told
 const SETUP = "run `clawstop doctor` to see why";
+const JOBS = new Set(["automations", "cron"]); // the tools that schedule
 
 export class Bridge {
   mirror = new Mirror();
   runs = new Map(); // runId -> {session, sessionId, cause, reports, bound, ending}
   ended = new Map(); // the last runs that ended, as above: what they still want to say comes later
   children = new Map(); // subagent session -> its parent's
-  #messages = new Map(); // session -> person's messages that have not become a run yet
-  #received = new Map(); // session -> the last message that has not been dispatched to an agent
+  traces = new Map(); // what runs left behind that may start a run later: id -> {kind, id, session, run, about}
+  chat = new Chat(this);
+  ending = new Ending(this);
+  spent = new Spent();
+  bare = new Set(); // sessions whose next process would carry no cookie
+  pending = new Map(); // stop id -> a stop that no engine has answered yet
   #live = false;
+  #unwatch;
 
-  constructor({ folder, log, config, agents, version }) {
-    Object.assign(this, { folder, log, config, agents, version });
+  // `api` is the host's, of the newest instance that registered; `agents` are the ids of its agents, `owner` the one
+  // that owns what names none.
+  constructor({ folder, log, config, agents, owner, version, api }) {
+    Object.assign(this, { folder, log, config, agents, owner, version, api });
     this.engine = this.#newEngine();
   }
 
@@ -42,6 +53,7 @@ export class Bridge {
         config: this.config,
         runs: [...this.runs].map(([run, { session, cause, reports }]) => ({ run, session, cause, reports })),
         children: [...this.children].map(([child, session]) => ({ child, session })),
+        traces: [...this.traces.values()],
       }),
       welcome: (answer) => this.#welcome(answer),
       serve: (method, params) => this.#serve(method, params),
@@ -52,7 +64,18 @@ export class Bridge {
   async start() {
     if (this.#live) return;
     this.#live = true;
-    this.abilities = await host.capabilities();
+    this.#unwatch = await host.watchChannelStops(this.api, (session, message) => this.chat.channelStopped(session, message));
+    const frames = watchFrames(
+      (told) => this.chat.operatorAsked(told),
+      (told) => this.chat.operatorStopped(told),
+    );
+    const entry = this.api.runtime?.config?.current?.()?.plugins?.entries?.clawstop;
+    this.abilities = {
+      ...(await host.capabilities()),
+      conversation: entry?.hooks?.allowConversationAccess === true,
+      channel_stops: Boolean(this.#unwatch),
+      page_stops: frames,
+    };
     try {
       files.writePresence(this.folder);
     } catch (error) {
@@ -65,21 +88,25 @@ export class Bridge {
   stop() {
     if (!this.#live) return;
     this.#live = false;
+    this.#unwatch?.();
     this.engine.close();
     this.engine = this.#newEngine();
     files.removePresence(this.folder);
   }
 
   // What an older instance of this plugin knew.
-  inherit({ mirror, runs, ended, children }) {
-    Object.assign(this, { runs, ended, children });
+  inherit({ mirror, runs, ended, children, traces = new Map(), cron, state, settings, askEmit, chat, pending = new Map() }) {
+    Object.assign(this, { runs, ended, children, traces, cron, state, settings, askEmit });
+    this.chat.memory = chat?.memory ?? this.chat.memory;
     this.mirror.first = mirror.first ?? 0;
     for (const part of ["latches", "sessions", "brakes"]) for (const [key, value] of mirror[part]) this.mirror[part].set(key, value);
+    for (const stop of pending.values()) this.carryOut(stop).catch(() => undefined);
   }
 
   // The person edited the plugin's settings: the host loads the module again with the new ones.
-  configure(config) {
+  configure({ config, api }) {
     this.config = config;
+    this.api = api;
     this.engine.tell("configure", { config });
   }
 
@@ -94,97 +121,126 @@ export class Bridge {
   async #serve(method, params) {
     if (method === "mirror") return this.mirror.take(params);
     if (method === "settings") return void (this.settings = params);
-    if (method === "end") return this.#end(params);
+    if (method === "end") return this.ending.end(params);
+    if (method === "drain") return this.#drain(params);
+    if (method === "jobs_on") return drain.switchJobs(this.cron?.(), params.jobs, true);
+    if (method === "spent") return this.spent.report();
     throw new Error(`there is no method ${method}`);
   }
 
-  // End what is latched or dead by our own mirror: a stop that is finished late must not end what a person has
-  // started since, and a session's reply cannot be ended for one of its runs alone.
-  #mayEnd(session) {
-    const runs = [...this.runs].filter(([, run]) => run.session === session);
-    return this.mirror.latched(session) || (runs.length > 0 && runs.every(([id]) => this.dead(id)));
-  }
-
-  async #end({ sessions, scopes }) {
-    const covered = (key) => sessions.includes(key) || scopes.some((scope) => covers(scope, key));
-    const inside = (key) => covered(key) && this.#mayEnd(key);
-    const known = [...new Set([...this.runs.values()].map((run) => run.session).concat(host.busySessions()))].filter(inside);
-    const order = [...sessions.filter((key) => known.includes(key)), ...known.filter((key) => !sessions.includes(key))];
-    const begun = Date.now();
-    const runs = [...this.runs].filter(([, run]) => order.includes(run.session));
-    for (const [, run] of runs) run.ending = true;
-    const sessionIdOf = (key) => runs.find(([, run]) => run.session === key)?.[1].sessionId;
-    const used = {};
-    for (const key of order) used[key] = await host.endSession(key, sessionIdOf(key));
-    const busy = () => order.filter((key) => host.busySessions().includes(key));
-    const left = () => runs.some(([id]) => this.runs.has(id)) || busy().length;
-    while (left() && Date.now() - begun < END_MS / 2) await sleep(5);
-    if (left()) for (const key of order) used[key].push(...(await host.endRun(key, sessionIdOf(key))));
-    while (left() && Date.now() - begun < END_MS) await sleep(5);
-    const told = ([id, run]) => ({ run: id, session: run.session, how: used[run.session], ms: (run.ended ?? Date.now()) - begun });
-    // Dead, but in one session with what a person has started since: not ours to end, and not to be hidden.
-    const beside = [...this.runs].filter(([id, run]) => covered(run.session) && !order.includes(run.session) && this.dead(id));
-    const starting = busy().filter((key) => !runs.some(([, run]) => run.session === key));
+  // Only what was there when the stop began: `execs` and `jobs` are of dead generations, the rest is by time.
+  async #drain({ sessions, scopes, jobs, execs, before }) {
+    const covered = (key) => Boolean(key) && (sessions.includes(key) || scopes.some((scope) => covers(scope, key)));
+    const problems = [];
+    const attempt = async (what, work) => {
+      try {
+        return await work();
+      } catch (error) {
+        problems.push(`${what}: ${error.message}`);
+        return [];
+      }
+    };
+    drain.dropWakes(sessions, execs);
     return {
-      ended: runs.filter(([id]) => !this.runs.has(id)).map(told),
-      alive: [...runs.filter(([id]) => this.runs.has(id)), ...beside].map(([id, run]) => ({ run: id, session: run.session })).concat(starting.map((session) => ({ run: "(starting)", session }))),
+      queued: this.chat.discarded((key) => covered(key) && this.mirror.latched(key), before),
+      tasks: await attempt("a background task was not cancelled", () => drain.cancelTasks(this.api, sessions, execs)),
+      outbound: await attempt("an undelivered message may still be sent", () => drain.dropDeliveries(this.api, this.log, covered, before)),
+      jobs: await attempt("a scheduled job was not turned off", () => drain.switchJobs(this.cron?.(), jobs, false)),
+      problems,
     };
   }
 
-  // -- a person's message
+  // -- for chat.js
 
-  // Authority is the host's word for this very message. Nothing here keeps the message from the host.
-  async message({ session, id, sender, authorised }) {
-    if (!session || !id) return;
-    const came = Date.now();
-    if (this.#received.get(session)?.id === id) this.#received.delete(session);
-    this.#messages.set(session, [...new Set(this.#messages.get(session)).add(id)].slice(-20));
-    const wanted = () => this.#messages.get(session)?.includes(id); // a stop since then takes it away
-    try {
-      const told = () => ({ session, id, sender: sender ?? "", authorised, age_ms: Date.now() - came });
-      await this.engine.ask("message", told, HOLD_MS, wanted);
-    } catch (error) {
-      if (this.mirror.latched(session)) this.log.error(`clawstop: ${session} stays stopped: ${error.message}; ${SETUP}`);
+  say(route, text) {
+    host.say(this.api, route, text).catch((error) => this.log.warn(`clawstop: this could not be said in ${route.session}: ${text} (${error.message})`));
+  }
+
+  notReleased(session, error) {
+    if (this.mirror.latched(session)) this.log.error(`clawstop: ${session} stays stopped: ${error.message}; ${SETUP}`);
+  }
+
+  // A page may call a session of the agent that owns what names none by a short name.
+  canonical(key) {
+    const name = key.toLowerCase();
+    return name.startsWith("agent:") || name === "global" ? name : `agent:${this.owner()}:${name}`;
+  }
+
+  // The host is ending these runs for a person: they are not ours to report as a stop again.
+  hostEnds(session) {
+    for (const run of [...this.runs.values(), ...this.ended.values()]) {
+      if (run.session !== session || run.ending || (run.ended && Date.now() - run.ended > JUST_MS)) continue;
+      run.ending = true;
+      run.how = ["host"];
     }
   }
 
-  // What a run reports. A run is a person's only when a message of theirs waits in its session.
-  #cause(run, session, trigger) {
-    if (run.startsWith("announce:")) return { cause: "announce", reports: childOf(run) };
-    if (trigger && trigger !== "user") return { cause: trigger };
-    const waiting = this.#messages.get(session);
-    if (!waiting) return { cause: "unknown" };
-    const named = waiting.indexOf(run); // webchat: the run has the message's id
-    const rest = named < 0 ? [] : waiting.slice(named + 1);
-    if (rest.length) this.#messages.set(session, rest);
-    else this.#messages.delete(session);
-    return { cause: "message" };
+  // A stop that was said here. It holds from now on. An engine that is away, or goes away, is asked again under the
+  // same id: what it has done is not done twice, and only its word lifts our brake.
+  async carryOut(stop) {
+    const latch = stop.latch !== false;
+    if (latch) this.mirror.brake(stop.session);
+    this.pending.set(stop.id, stop);
+    if (!this.engine.connected) {
+      this.#tombstone(stop, new Error("the engine is not running"));
+      if (latch) this.ending.end({ sessions: [stop.session], scopes: [] }).catch((error) => this.log.error(`clawstop: ${error.message}`));
+    }
+    for (;;) {
+      try {
+        const answer = await this.engine.ask("stop", stop, STOP_MS);
+        this.pending.delete(stop.id);
+        if (![...this.pending.values()].some((other) => other.session === stop.session)) this.mirror.brakes.delete(stop.session);
+        this.log.info(`clawstop: ${stop.session}: ${answer.lines.join("; ")}`);
+        return answer;
+      } catch (error) {
+        this.#tombstone(stop, error);
+        if (!this.#live || this.engine.connected) throw error; // a newer instance goes on with it; or the engine said no
+        await sleep(AGAIN_MS);
+      }
+    }
+  }
+
+  #tombstone({ id, session, latch = true, trigger, sender }, error) {
+    try {
+      files.writeTombstone(this.folder, id, { target: session, latch, trigger, sender });
+      this.log.warn(`clawstop: ${session} is stopped; the engine will finish it when it is back (${error.message})`);
+    } catch (failure) {
+      this.log.error(`clawstop: ${session} is stopped only while this gateway runs: ${failure.message}`);
+    }
   }
 
   // -- a run
 
+  // What a run reports. A run is a person's only when a message of theirs waits in its session.
+  #cause(run, session, trigger, jobId) {
+    if (run.startsWith("announce:")) return { cause: "announce", reports: [childOf(run)] };
+    if (jobId) return { cause: "cron", reports: [`job:${jobId}`] };
+    if (trigger && trigger !== "user") return { cause: trigger, reports: drain.wakesOf(session) };
+    return { cause: this.chat.takeFor(run, session) ? "message" : "unknown", reports: [] };
+  }
+
   // Bind a run as early as the host shows it. Gives the reason why it may not run, if there is one.
-  admit(run, session, { sessionId, trigger } = {}) {
+  admit(run, session, { sessionId, trigger, jobId } = {}) {
     if (!run || !session) return undefined;
     const known = this.runs.get(run);
     if (known) {
       known.sessionId ??= sessionId;
       return known.admission;
     }
-    const record = { session, sessionId, ...this.#cause(run, session, trigger) };
+    const record = { session, sessionId, ...this.#cause(run, session, trigger, jobId) };
     this.runs.set(run, record);
     return (record.admission = this.#bind(run, record));
   }
 
   async #bind(run, record) {
-    const { session, cause, reports } = record;
-    const mirrored = this.mirror.latched(session) || (reports && this.mirror.latched(reports));
+    const { session, sessionId, cause, reports } = record;
+    const mirrored = [session, ...reports.filter((key) => key.startsWith("agent:"))].some((key) => this.mirror.latched(key));
     let refusal = mirrored ? `${session} is stopped` : undefined;
     // Before the engine's first word the mirror is empty, and a restarting host replays what was refused: only a
     // person's own run goes on without it.
     const blind = this.state === undefined && cause !== "message";
     try {
-      const answer = await this.engine.ask("run_start", { run, session, cause, reports }, blind ? BOOT_MS : HOLD_MS);
+      const answer = await this.engine.ask("run_start", { run, session, session_id: sessionId ?? "", cause, reports }, blind ? BOOT_MS : HOLD_MS);
       record.bound = answer.bound;
       refusal ??= answer.refusal ?? undefined;
     } catch (error) {
@@ -202,10 +258,9 @@ export class Bridge {
 
   #refuse(run, why) {
     const known = this.runs.get(run);
-    if (!known || known.ending || !this.#mayEnd(known.session)) return;
-    known.ending = true;
+    if (!known || known.ending || !this.ending.may(known.session)) return;
     this.log.warn(`clawstop: ended run ${run} of ${known.session}: ${why}`);
-    host.endSession(known.session, known.sessionId).catch((error) => this.log.error(`clawstop: ${run} was not ended: ${error.message}`));
+    this.ending.end({ sessions: [known.session], scopes: [] }).catch((error) => this.log.error(`clawstop: ${error.message}`));
   }
 
   runEnded(run) {
@@ -215,30 +270,19 @@ export class Bridge {
     known.ended = Date.now();
     this.ended.set(run, known);
     forgetOldest(this.ended);
+    this.spent.close("turn", known.session);
+    this.chat.settle(known.session);
     this.engine.tell("run_end", { run, session: known.session });
   }
 
   // The host aborted a run because a person said so. Ours are marked `ending` before we abort them.
   runStopped(run, session) {
     const known = this.runs.get(run) ?? this.ended.get(run);
-    if (known?.ending || (!known && this.mirror.brakes.has(session))) return; // every instance of the module tells us
-    if (known) known.ending = true;
-    if (session ?? known?.session) this.#personStopped(session ?? known.session);
-  }
-
-  // On a channel a stop, a new message that interrupts, and the host's own recovery end a run alike. A stop is a
-  // message that was received and never dispatched: the host has used it up. It tells it up to 65 ms after the end.
-  async replyAborted(run, session) {
-    for (const end = Date.now() + USED_UP_MS; Date.now() < end; await sleep(10)) {
-      const age = Date.now() - (this.#received.get(session)?.at ?? 0);
-      if (age > DISPATCH_MS && age < RECENT_MS) return this.runStopped(run, session);
-    }
-  }
-
-  received(session, id) {
-    if (!session || !id) return;
-    this.#received.set(session, { id, at: Date.now() });
-    forgetOldest(this.#received);
+    const where = session ?? known?.session;
+    if (!where || known?.ending || (!known && this.mirror.brakes.has(where)) || this.ending.isOurs(where)) return; // every instance tells us
+    const answer = this.chat.runAborted(where);
+    this.hostEnds(where);
+    void answer?.then((line) => this.say({ session: where }, line));
   }
 
   dead(run) {
@@ -250,15 +294,16 @@ export class Bridge {
 
   // A reason, or undefined. "No" comes from the mirror; "yes" only ever from the engine. A tool that is asked
   // for outside any run (the host's HTTP API) stands and falls with its session.
-  async gate({ id, run = "", session, tool }) {
+  async gate({ id, run = "", session, tool, params }) {
     if (!session) return `clawstop cannot tell which session this ${tool} call belongs to, so it is refused`;
     if (run) void this.started(run, session);
+    if (this.bare.delete(session)) return `clawstop was not ready when this ${tool} was prepared; try it again`;
     const stopped = () => this.mirror.latched(session) || this.dead(run);
     const mirrored = () => (stopped() ? `session ${session} was stopped; this run cannot act any more` : undefined);
     let refusal = mirrored();
     if (!refusal) {
       try {
-        refusal = (await this.engine.ask("tool", { id, run, session, tool }, HOLD_MS)).refusal ?? mirrored();
+        refusal = (await this.engine.ask("tool", { id, run, session, tool, input: inputOf(params) }, HOLD_MS)).refusal ?? mirrored();
       } catch (error) {
         refusal = mirrored() ?? this.#engineDown(session, error);
       }
@@ -273,15 +318,31 @@ export class Bridge {
     return `clawstop does not answer (${error.message}), so no tool may run; ${SETUP}`;
   }
 
-  toolEnded({ id, session, ok }) {
-    if (id && session) this.engine.tell("tool_end", { id, session, ok });
+  // A call that was cut off by the end of its run has no known outcome, whatever the host calls it.
+  toolEnded({ id, run = "", session, tool, params, result, error }) {
+    if (!id || !session) return;
+    const cut = error && (this.runs.get(run)?.ending || /abort/i.test(error));
+    if (!cut) this.engine.tell("tool_end", { id, session, ok: !error });
+    const details = result?.details ?? {};
+    if (details.status === "running" && details.sessionId) this.#trace({ kind: "exec", id: String(details.sessionId), session, run, about: "" });
+    if (JOBS.has(tool) && params?.action === "add" && details.id) this.#trace({ kind: "job", id: String(details.id), session, run, about: inputOf(params.job ?? params).slice(0, 200) });
+  }
+
+  // The engine hears of every trace again when it connects.
+  #trace(trace) {
+    this.traces.set(`${trace.kind}:${trace.id}`, trace);
+    forgetOldest(this.traces);
+    this.engine.tell("trace", trace);
   }
 
   // What may be said: from the mirror, since the host lets everything through when we are late; then the plugins'
   // word, where there is one that wants to be asked.
-  async emit({ run, session, kind }) {
+  async emit({ run, session, kind, text = "" }) {
     const known = this.runs.get(run) ?? this.ended.get(run);
-    if (this.dead(run) || (known?.ending && this.mirror.latched(known.session))) return "the run was stopped";
+    if (this.dead(run) || (known?.ending && this.mirror.latched(known.session))) {
+      this.engine.tell("held", { run, session: known.session, kind, text: text.slice(0, INPUT) });
+      return "the run was stopped";
+    }
     if (!this.askEmit || !session) return undefined;
     try {
       return (await this.engine.ask("emit", { run, session, kind }, EMIT_MS)).refusal ?? undefined;
@@ -290,33 +351,13 @@ export class Bridge {
     }
   }
 
-  // The cookie for a process of this session, so that it is known whose it is.
-  cookie(session) {
+  // The cookie for a process of this session, so that it is known whose it is. Without the engine's first word there
+  // is none, and then the process may not be: its gate comes next.
+  async cookie(session) {
+    if (!this.state) await this.engine.ready(HOLD_MS).catch(() => this.bare.add(session));
     const bound = [...this.runs.values()].filter((run) => run.session === session && run.bound !== undefined).map((run) => run.bound);
     const generation = bound.length ? Math.min(...bound) : 0; // of a run that is not bound yet: any stop ends it
     return this.state && `1:${this.state}:${generation}:run:${encodeURIComponent(session)}`;
-  }
-
-  // -- a stop that the host has carried out already
-
-  #personStopped(session) {
-    const id = crypto.randomUUID();
-    this.mirror.brake(session);
-    this.#messages.delete(session);
-    this.engine.ask("stop", { id, session, trigger: "/stop", sender: "" }, STOP_MS).then(
-      (receipt) => this.log.info(`clawstop: stopped ${session}: ${receipt.processes.length} processes, converged: ${receipt.converged}`),
-      (error) => this.#tombstone(id, session, error),
-    );
-    if (!this.engine.connected) this.#tombstone(id, session, new Error("the engine is not running"));
-  }
-
-  #tombstone(id, session, error) {
-    try {
-      files.writeTombstone(this.folder, id, session);
-      this.log.warn(`clawstop: ${session} is stopped; the engine will finish it when it is back (${error.message})`);
-    } catch (failure) {
-      this.log.error(`clawstop: ${session} is stopped only while this gateway runs: ${failure.message}`);
-    }
   }
 
   // The engine hears of every child again when it connects: one must not be missed while it is away.
@@ -332,4 +373,14 @@ export class Bridge {
 // announce:v1:<child's session key>:<child's run id>
 const childOf = (run) => run.split(":").slice(2, -1).join(":");
 const forgetOldest = (map) => map.size > KEPT && map.delete(map.keys().next().value);
+
+// The beginning of a tool's input, as text: a file that it writes may be long.
+function inputOf(params) {
+  try {
+    return JSON.stringify(params ?? {}, (_, value) => (typeof value === "string" ? value.slice(0, INPUT / 4) : value)).slice(0, INPUT);
+  } catch {
+    return "";
+  }
+}
+
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));

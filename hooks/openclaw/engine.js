@@ -171,9 +171,14 @@ export class Engine {
   // then is not asked.
   async ask(method, params, ms, wanted = () => true) {
     const end = Date.now() + ms;
-    if (!this.connected) await this.#arrival(ms);
+    await this.ready(ms);
     if (!wanted()) throw new Error("overtaken by a stop");
     return this.#request(method, typeof params === "function" ? params() : params, Math.max(1, end - Date.now()));
+  }
+
+  // Until there is a connection; a rejection after `ms`.
+  async ready(ms) {
+    if (!this.connected) await this.#arrival(ms);
   }
 
   #arrival(ms) {

@@ -13,11 +13,11 @@ export function writePresence(folder) {
 export const removePresence = (folder) => fs.rmSync(presence(folder), { force: true });
 
 // A stop that the engine takes in when it comes back. Durable before it has its name.
-export function writeTombstone(folder, id, target) {
+export function writeTombstone(folder, id, stop) {
   const file = path.join(folder, "tombstones", `${id}.json`);
   fs.mkdirSync(path.dirname(file), { recursive: true, mode: 0o700 });
   const handle = fs.openSync(`${file}.new`, "w", 0o600);
-  fs.writeSync(handle, JSON.stringify({ target, at: Date.now() }));
+  fs.writeSync(handle, JSON.stringify({ ...stop, at: Date.now() }));
   fs.fsyncSync(handle);
   fs.closeSync(handle);
   fs.renameSync(`${file}.new`, file);

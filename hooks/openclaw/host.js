@@ -1,12 +1,17 @@
-// What this bridge uses of the host's insides, probed once at load; nothing here is imported statically, so
-// that a release without it still runs the rest.
+// What this bridge uses of the host's insides to end runs and to speak. Everything is probed, nothing here is
+// imported statically, so that a release without it still runs the rest.
 const registry = () => globalThis[Symbol.for("openclaw.replyRunRegistry")]?.activeRunsByKey;
 
+// Asked for when this file is loaded: later, after the host has loaded the plugin again, they are not found any more.
+const missing = () => undefined; // in this release
+const gateway = import("openclaw/plugin-sdk/gateway-runtime").catch(missing);
+const diagnostic = import("openclaw/plugin-sdk/diagnostic-runtime").catch(missing);
+const SCOPES = ["admin", "read", "write"].map((scope) => `operator.${scope}`);
+const RPC_MS = 3000; // with connecting it takes 15-50
+const SETTLE_MS = 1000; // a drained run settles in 60-220
+
 let harness;
-export const probed = import("openclaw/plugin-sdk/agent-harness").then(
-  (module) => (harness = module),
-  () => undefined,
-);
+const probed = import("openclaw/plugin-sdk/agent-harness").then((module) => (harness = module), missing);
 
 export async function capabilities() {
   await probed;
@@ -16,18 +21,53 @@ export async function capabilities() {
 // Session keys that have a reply under way, also before its run exists.
 export const busySessions = () => [...(registry()?.keys() ?? [])];
 
-// End the whole reply of a session, so that no notice of the host's is left behind; a session without one
-// (a subagent's) only has a run. Gives the means that took: none when there was nothing to end.
-export async function endSession(session, sessionId) {
-  const operation = registry()?.get(session);
-  if (!operation?.abortByUser) return endRun(session, sessionId);
-  operation.abortByUser();
-  return ["reply"];
-}
+// The rungs of the ladder, gentlest first. Each gives its name when it took hold, else undefined.
 
-// End only the embedded run: for subagents, and for what outlives the end of its reply.
+// The whole reply of a session, so that no notice of the host's is left behind. A subagent's session has none.
+export const replyOf = (session) => registry()?.get(session);
+export const endReply = (reply) => (reply.abortByUser?.() === false ? undefined : "reply");
+
+// Only the embedded run: for subagents, and for what outlives the end of its reply.
 export async function endRun(session, sessionId) {
   await probed;
   const live = harness?.resolveActiveEmbeddedRunSessionId?.(session) ?? sessionId;
-  return live && harness?.abortAgentHarnessRun?.(live) ? ["run"] : [];
+  return live && harness?.abortAgentHarnessRun?.(live) ? "run" : undefined;
+}
+
+// The same, and what it holds is taken away: a run that hangs in somebody's hook.
+export async function drainRun(session, sessionId) {
+  const live = harness?.resolveActiveEmbeddedRunSessionId?.(session) ?? sessionId;
+  const done = await harness?.abortAndDrainAgentHarnessRun?.({ sessionId: live, sessionKey: session, settleMs: SETTLE_MS, reason: "clawstop", forceClear: true });
+  return done?.aborted || done?.drained || done?.forceCleared ? "drain" : undefined;
+}
+
+// From outside, as an operator would.
+export async function abortOverRpc(api, session) {
+  const answer = await rpc(api, "sessions.abort", { key: session, clearQueued: true }).catch(() => undefined);
+  return answer ? "rpc" : undefined;
+}
+
+// Asked of the gateway over its own socket, with its own secrets: it lets a plugin do no more in process.
+export async function rpc(api, method, params) {
+  const runtime = await gateway;
+  if (!runtime?.callGatewayFromCli) throw new Error("this host has no callGatewayFromCli");
+  const options = { config: api.runtime.config.current(), json: true, timeout: String(RPC_MS) };
+  return runtime.callGatewayFromCli(method, options, params, { clientName: "gateway-client", mode: "backend", progress: false, deviceIdentity: null, scopes: SCOPES });
+}
+
+// One line to the person, past any run: into the chat it came from, or onto the page.
+export async function say(api, { session, channel, to, account, thread }, text) {
+  if (!channel || channel === "webchat") return rpc(api, "chat.inject", { sessionKey: session, message: text });
+  const adapter = await api.runtime.channel.outbound.loadAdapter(channel);
+  return adapter.sendText({ cfg: api.runtime.config.current(), to, text, accountId: account, threadId: thread });
+}
+
+// How the host tells that somebody with the right to do so said stop on a channel, idle or busy. Gives a function
+// that stops the watching, or undefined where a host cannot tell.
+export async function watchChannelStops(api, stopped) {
+  const diagnostics = await diagnostic;
+  if (api.runtime?.config?.current?.()?.diagnostics?.enabled === false) return undefined; // the person turned them off
+  return diagnostics?.onDiagnosticEvent?.((event) => {
+    if (event.type === "message.processed" && event.reason === "fast_abort") stopped(event.sessionKey, event.messageId);
+  });
 }

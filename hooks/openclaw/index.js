@@ -9,13 +9,12 @@ import { Bridge } from "./bridge.js";
 const VERSION = "0.1.0";
 const KEY = Symbol.for("clawstop.bridge");
 const STOPPED = new Set(["stop", "rpc"]); // why the host says a run was aborted, when a person wanted it
-const BY_USER = "Reply operation aborted by user"; // the same on a channel, where it gives no reason
 const bridge = () => globalThis[KEY].bridge;
 
 function adopt(options) {
   const held = globalThis[KEY];
   if (held?.version === VERSION) {
-    held.bridge.configure(options.config);
+    held.bridge.configure(options);
     return;
   }
   const next = new Bridge(options);
@@ -28,8 +27,13 @@ function adopt(options) {
 
 function agentIds(config) {
   const { entries, list } = config?.agents ?? {};
-  const ids = entries ? Object.keys(entries) : (list ?? []).map((agent) => agent.id);
-  return [...new Set(["main", ...ids])];
+  return entries ? Object.keys(entries) : (list ?? []).map((agent) => agent.id);
+}
+
+// The agent that owns what names none.
+function ownerOf(config) {
+  const ids = agentIds(config);
+  return config?.agents?.defaults?.systemAgent?.agentId ?? (ids.length === 0 || ids.includes("main") ? "main" : ids[0]);
 }
 
 export default {
@@ -39,28 +43,40 @@ export default {
 
   register(api) {
     const stateDir = api.runtime?.state?.resolveStateDir?.(process.env) ?? process.env.OPENCLAW_STATE_DIR ?? path.join(os.homedir(), ".openclaw");
+    const current = () => api.runtime?.config?.current?.() ?? api.config;
     adopt({
       folder: path.join(stateDir, "clawstop"),
       log: api.logger,
       config: api.pluginConfig ?? {},
-      agents: () => agentIds(api.runtime?.config?.current?.() ?? api.config),
+      agents: () => [...new Set(["main", ...agentIds(current())])],
+      owner: () => ownerOf(current()),
       version: api.runtime?.version ?? "unknown",
+      api,
     });
+    // What the host waits for is counted: a tool call, or all else of a turn in a session.
+    const on = (name, kind, keyOf, handler) => api.on(name, (event, ctx) => bridge().spent.time(kind, keyOf(event ?? {}, ctx ?? {}), () => handler(event ?? {}, ctx ?? {})));
+    const sessionOf = (event, ctx) => event.sessionKey ?? ctx.sessionKey ?? "";
+    const callOf = (event, ctx) => event.toolCallId ?? ctx.toolCallId ?? "";
 
-    api.on("gateway_start", () => bridge().start());
+    api.on("gateway_start", (event, ctx) => {
+      bridge().cron = ctx?.getCron;
+      return bridge().start();
+    });
     api.on("gateway_stop", () => bridge().stop());
 
-    api.on("message_received", (event, ctx) => bridge().received(event.sessionKey ?? ctx?.sessionKey, event.messageId ?? ctx?.messageId));
-
-    // A person's message, with the host's word on their authority. The host may tell it twice: ids are answered once.
-    api.on("reply_dispatch", async (event) => {
-      const ctx = event.ctx ?? {};
-      const person = (ctx.InboundEventKind ?? "user_request") === "user_request";
-      await bridge().message({ session: event.sessionKey ?? ctx.SessionKey, id: ctx.MessageSid, sender: ctx.SenderId, authorised: person && ctx.CommandAuthorized === true });
-    });
+    on("message_received", "turn", sessionOf, (event, ctx) =>
+      bridge().chat.heard(sessionOf(event, ctx), {
+        id: event.messageId ?? ctx.messageId,
+        text: event.content,
+        sender: event.senderId ?? ctx.senderId,
+        route: { channel: ctx.channelId, to: event.metadata?.to ?? ctx.conversationId, account: ctx.accountId, thread: event.metadata?.threadId },
+      }),
+    );
+    on("reply_dispatch", "turn", sessionOf, (event, ctx) => bridge().chat.dispatched(event, ctx));
+    api.on("before_reset", (event, ctx) => bridge().chat.reset(ctx?.sessionKey, event?.reason));
 
     // A run that may not be is answered with silence, before it reaches the model. The host fails open here.
-    api.on("before_agent_reply", async (event, ctx) => {
+    on("before_agent_reply", "turn", sessionOf, async (event, ctx) => {
       try {
         void bridge().start();
         return (await bridge().admit(ctx.runId, ctx.sessionKey, ctx)) ? { handled: true } : undefined;
@@ -71,33 +87,41 @@ export default {
 
     api.runtime?.events?.onAgentEvent?.((event) => {
       if (event.stream !== "lifecycle") return;
-      const { phase, aborted, stopReason, executionSettled, error } = event.data ?? {};
+      const { phase, aborted, stopReason, executionSettled } = event.data ?? {};
       if (phase === "start") {
         void bridge().start();
         void bridge().started(event.runId, event.sessionKey, event.sessionId);
       }
       // A stop (typed: "stop", a page's button or RPC: "rpc") is told at once; the run is over when it has settled.
       if (phase === "end" && aborted === true && STOPPED.has(stopReason)) bridge().runStopped(event.runId, event.sessionKey);
-      if (phase === "error" && aborted === true && error === BY_USER) void bridge().replyAborted(event.runId, event.sessionKey);
       if (phase === "error" || (phase === "end" && (aborted !== true || executionSettled))) bridge().runEnded(event.runId);
     });
 
-    api.on("before_tool_call", async (event, ctx) => {
+    on("before_tool_call", "tool", callOf, async (event, ctx) => {
       void bridge().start();
-      const refusal = await bridge().gate({ id: event.toolCallId ?? ctx.toolCallId ?? "", run: event.runId ?? ctx.runId, session: ctx.sessionKey, tool: event.toolName });
+      const refusal = await bridge().gate({ id: callOf(event, ctx), run: event.runId ?? ctx.runId, session: ctx.sessionKey, tool: event.toolName, params: event.params });
       return refusal ? { block: true, blockReason: refusal } : undefined;
     });
-    api.on("after_tool_call", (event, ctx) => bridge().toolEnded({ id: event.toolCallId, session: ctx.sessionKey, ok: !event.error }));
+    on("after_tool_call", "tool", callOf, (event, ctx) => {
+      bridge().toolEnded({ id: callOf(event, ctx), run: event.runId ?? ctx.runId, session: ctx.sessionKey, tool: event.toolName, params: event.params, result: event.result, error: event.error });
+      queueMicrotask(() => bridge().spent.close("tool", callOf(event, ctx)));
+    });
 
-    api.on("resolve_exec_env", (event) => {
-      const cookie = bridge().cookie(event.sessionKey);
+    api.on("resolve_exec_env", async (event) => {
+      void bridge().start();
+      const cookie = await bridge().cookie(event.sessionKey);
       return cookie ? { CLAWSTOP_COOKIE: cookie } : undefined;
     });
 
-    // What a dead run still wants to say goes nowhere.
-    api.on("reply_payload_sending", async (event, ctx) => {
-      const reason = await bridge().emit({ run: event.runId ?? ctx?.runId, session: event.sessionKey ?? ctx?.sessionKey, kind: event.kind ?? "final" });
-      return reason ? { cancel: true, reason } : undefined;
+    // What a dead run still wants to say goes nowhere; what the host says of a stop by itself becomes our line.
+    api.on("reply_payload_sending", async (event, ctx = {}) => {
+      const run = event.runId ?? ctx.runId;
+      const session = sessionOf(event, ctx);
+      const emit = () => bridge().emit({ run, session, kind: event.kind ?? "final", text: event.payload?.text });
+      const reason = await bridge().spent.time("turn", session, emit);
+      if (reason) return { cancel: true, reason };
+      const line = run ? undefined : await bridge().chat.instead(session);
+      return line ? { payload: { ...event.payload, text: line } } : undefined;
     });
 
     api.on("subagent_spawned", (event, ctx) => bridge().childSpawned({ child: event.childSessionKey ?? ctx?.childSessionKey, parent: ctx?.requesterSessionKey }));

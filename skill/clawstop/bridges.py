@@ -16,8 +16,26 @@ from .protocol import Peer
 log = logging.getLogger("clawstop.bridges")
 
 ACK_SECONDS = 0.25  # I1: a bridge that has not acknowledged a latch by then counts as disconnected
-END_SECONDS = 5.0  # the host's own aborts settle in 1-75 ms; past this the run counts as alive
+END_SECONDS = 9.0  # the bridge climbs its ladder in 7; past this the run counts as alive
+DRAIN_SECONDS = 5.0  # a handful of calls of a few milliseconds each
 CONNECT_SECONDS = 4.0  # a bridge notices a new engine within 2 s; room for a busy machine
+
+
+# What is lost without an ability of the host, and what gives it back.
+REDUCED = {
+    "conversation": (
+        "a run that may not be is ended at its start instead of before it, so a notice of the "
+        "host may be seen; run: openclaw config set "
+        "plugins.entries.clawstop.hooks.allowConversationAccess true"
+    ),
+    "channel_stops": (
+        "a stop on a channel is not seen; use `clawstop stop`, and turn diagnostics on: "
+        "openclaw config set diagnostics.enabled true"
+    ),
+    "page_stops": "a stop on a page is not seen while no run is alive; use `clawstop stop`",
+    "reply_registry": "the host may show a notice of its own for a run that was ended",
+    "harness_abort": "a subagent's run cannot be ended, only gated; update OpenClaw",
+}
 
 
 @dataclass(eq=False)
@@ -31,6 +49,22 @@ class Bridge:
     capabilities: dict[str, Any] = field(default_factory=dict)
     agents: list[str] = field(default_factory=list)
 
+    def reduced(self) -> list[str]:
+        """What this gateway's release or settings keep us from doing, and how to change that."""
+        return [
+            f"reduced: {self.name}: {lost}"
+            for ability, lost in REDUCED.items()
+            if self.capabilities.get(ability) is False
+        ]
+
+    async def spent(self) -> dict[str, Any]:
+        """How long its host waits for our hooks; nothing from a bridge that does not say."""
+        try:
+            return dict(await self.peer.ask("spent", {}, ACK_SECONDS) or {})
+        except Exception as error:
+            log.info("bridge %s does not tell its times: %r", self.name, error)
+            return {}
+
     @property
     def name(self) -> str:
         return f"{self.host} {self.version} (pid {self.pid})"
@@ -43,6 +77,17 @@ class Ended:
     ended: list[dict[str, Any]] = field(default_factory=list)
     alive: list[dict[str, Any]] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Drained:
+    """What was waiting to go on, and was taken away: rows of a receipt, by kind."""
+
+    queued: list[dict[str, Any]] = field(default_factory=list)  # messages of the dead runs
+    tasks: list[dict[str, Any]] = field(default_factory=list)  # the host's background tasks
+    outbound: list[dict[str, Any]] = field(default_factory=list)  # written, not yet delivered
+    jobs: list[dict[str, Any]] = field(default_factory=list)  # scheduled, turned off
+    problems: list[str] = field(default_factory=list)
 
 
 class Bridges:
@@ -77,6 +122,10 @@ class Bridges:
             else:
                 running.add(Ident(pid, start))
         return frozenset(running)
+
+    def ident(self, pid: int) -> Ident | None:
+        """The gateway with this pid, by the file that it left; only so is it known for sure."""
+        return next((ident for ident in self.idents() if ident.pid == pid), None)
 
     def absent(self) -> list[int]:
         """Pids of gateways that run and are not connected."""
@@ -127,7 +176,7 @@ class Bridges:
             try:
                 answer = await bridge.peer.ask("end", params, END_SECONDS)
                 result.ended += answer["ended"]
-                result.alive += answer["alive"]
+                result.alive += [{**run, "gateway": bridge.pid} for run in answer["alive"]]
             except Exception as error:
                 log.warning("bridge %s could not end runs: %r", bridge.name, error)
                 result.unanswered.append(f"{bridge.name}: {type(error).__name__} {error}".strip())
@@ -137,3 +186,26 @@ class Bridges:
         await asyncio.gather(*(one(bridge) for bridge in self if bridge not in asked))
         result.unanswered += [f"gateway {pid} is not connected" for pid in late]
         return result
+
+    async def drain(self, **params: Any) -> Drained:
+        """Take away what waits in every gateway: messages, tasks, deliveries, jobs."""
+        result = Drained()
+
+        async def one(bridge: Bridge) -> None:
+            try:
+                answer = await bridge.peer.ask("drain", params, DRAIN_SECONDS)
+                for kind, rows in answer.items():
+                    getattr(result, kind).extend(rows)
+            except Exception as error:
+                log.warning("bridge %s could not drain: %r", bridge.name, error)
+                result.problems.append(f"{bridge.name}: {type(error).__name__} {error}".strip())
+
+        await asyncio.gather(*(one(bridge) for bridge in self))
+        return result
+
+    async def jobs_on(self, jobs: Sequence[str]) -> list[dict[str, Any]]:
+        """Turn scheduled jobs on again; a row each, as in `Drained.jobs`."""
+        rows: list[dict[str, Any]] = []
+        for bridge in self:
+            rows += await bridge.peer.ask("jobs_on", {"jobs": list(jobs)}, DRAIN_SECONDS)
+        return rows

@@ -13,7 +13,6 @@ import logging
 import os
 import secrets
 import sys
-import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,21 +136,10 @@ def _print_preview(preview: dict[str, Any]) -> None:
 
 
 def _print_receipt(receipt: dict[str, Any]) -> None:
-    target = receipt["target"]
-    if not receipt["converged"]:
-        click.echo(say("not_complete", target=target))
-        for problem in receipt["left"]:
-            click.echo(f"  - {problem}")
-        click.echo(say("again"))
-    counts = {"runs": len(receipt["runs"]), "killed": _killed(receipt)}
-    took = max(receipt["ms"].values())
-    click.echo(say("stopped", target=target, ms=took, id=receipt["id"], **counts))
-    if receipt["spared"]:
-        click.echo(say("spared", agents=", ".join(receipt["spared"])))
+    from . import answers
 
-
-def _killed(receipt: dict[str, Any]) -> int:
-    return sum(process["result"] == "dead" for process in receipt["processes"])
+    for line in answers.lines(receipt):
+        click.echo(line)
 
 
 @main.command()
@@ -174,6 +162,29 @@ def release(paths: Paths, target: str, as_json: bool) -> None:
 
 
 @main.command()
+@click.argument("receipt", required=False)
+@as_json
+@click.pass_obj
+def restore(paths: Paths, receipt: str | None, as_json: bool) -> None:
+    """Bring back what a stop took away: the scheduled jobs that it turned off.
+
+    \b
+    clawstop restore                     the last stop's
+    clawstop restore 4f2a90c1d5e6b7a8    the one with this receipt
+
+    Runs and processes stay dead.
+    """
+    answer = ask(paths, "restore", receipt=receipt or "")
+    if as_json:
+        show(answer)
+        return
+    for job in answer["jobs"]:
+        click.echo(say("job_on" if job["outcome"] == "on" else "job_gone", id=job["id"]))
+    if not answer["jobs"]:
+        click.echo(say("nothing_to_restore", id=answer["receipt"]))
+
+
+@main.command()
 @as_json
 @click.pass_obj
 def status(paths: Paths, as_json: bool) -> None:
@@ -192,7 +203,8 @@ def status(paths: Paths, as_json: bool) -> None:
         click.echo(say("no_gateway"))
     for gateway in answer["gateways"]:
         name = f"{gateway['host']} {gateway['version']} (pid {gateway['pid']})"
-        click.echo(f"{say('gateway')}  {name}")
+        word = "" if all(value is not False for value in gateway.values()) else say("reduced")
+        click.echo(f"{say('gateway')}  {name}  {word}".rstrip())
     for scope in answer["latches"]:
         click.echo(f"{say('is_stopped')}  {scope}")
     for session in answer["sessions"]:
@@ -214,7 +226,7 @@ def show_receipts(paths: Paths, id: str | None, verify: bool, as_json: bool) -> 
     \b
     clawstop receipts --verify
     """
-    from . import receipts
+    from . import answers, receipts
 
     found = [r for r in receipts.read(paths.receipts) if id in (None, r.get("id"))]
     problems = receipts.verify(paths.receipts) if verify else []
@@ -226,10 +238,7 @@ def show_receipts(paths: Paths, id: str | None, verify: bool, as_json: bool) -> 
         show(found[-1])
     else:
         for receipt in found:
-            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(receipt["at"]))
-            word = say("converged" if receipt["converged"] else "incomplete")
-            told = {"id": receipt["id"], "target": receipt["target"], "killed": _killed(receipt)}
-            click.echo(say("receipt", when=when, word=word, **told))
+            click.echo(answers.summary(receipt))
         for problem in problems:
             click.echo(say("problem", text=problem))
     if problems:

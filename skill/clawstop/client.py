@@ -50,7 +50,7 @@ async def call(paths: Paths, method: str, params: dict[str, Any]) -> dict[str, A
 
 def _job(method: str, params: dict[str, Any]) -> Callable[[Engine], Awaitable[dict[str, Any]]]:
     async def job(engine: Engine) -> dict[str, Any]:
-        answer: dict[str, Any] = await getattr(engine, f"do_{method}")(None, params)
+        answer: dict[str, Any] = await getattr(engine.commands, method)(None, params)
         return answer
 
     return job

@@ -1,8 +1,6 @@
-"""The engine: what a bridge or the command line may ask, one method each.
-
-It owns the store, the plugins, the ledger and the stops, and knows nothing of sockets but `Peer`.
-`dispatch` finds the method by name: `on_<name>` for a bridge, `do_<name>` for the command line.
-"""
+"""The engine: it owns the store, the plugins, the ledger and the stops, and knows nothing of
+sockets but `Peer`. What a bridge tells and asks is `on_<name>` here; what the command line asks is
+in `commands.py`."""
 
 from __future__ import annotations
 
@@ -10,25 +8,31 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
-from . import __version__, callers, processes, scopes, targets
+from . import __version__, answers, flags, processes, receipts, scopes, targets
 from .bridges import Bridge, Bridges
+from .commands import Commands
 from .errors import Ambiguous, NotPermitted, ProtocolError, SettingsError, StoreError, UsageError
 from .events import EngineInfo, Message, Output, Run, ToolCall
 from .ledger import Ledger
+from .params import Params, names, number, session_of, text
 from .paths import Paths, read_json
 from .plugins import Plugins
 from .protocol import OLDEST, PROTOCOL, Peer
 from .settings import Settings
 from .stops import Request, Stops
 from .store import Standing, Store
+from .words import say
 
 log = logging.getLogger("clawstop.engine")
 
-Params = dict[str, Any]
+DAY = 86400.0
+STOPS_SHOWN = 5  # in chat: a phone shows about as many
+MAX_INPUT = 4000  # characters of a tool's input that a bridge may tell; it sends at most 2,000
 
 
 class Engine:
@@ -56,9 +60,14 @@ class Engine:
             bridges=self.bridges,
             ledger=self._ledger,
             receipts=paths.receipts,
+            settings=lambda: self.settings,
             clock=clock,
         )
+        self.commands = Commands(self)
         self._roles: dict[Peer, str] = {}
+        self._pruned = 0.0
+        self._flags: set[str] = set()  # seen already; those that were stops are in the store too
+        self._tasks: set[asyncio.Task[Any]] = set()  # a task that nobody holds may vanish
 
     # -- life
 
@@ -77,20 +86,61 @@ class Engine:
     def _take_tombstones(self) -> None:
         """Latch what was stopped while no engine ran; `resume` finishes those stops."""
         for file in sorted(self.paths.tombstones.glob("*.json")):
-            name = (read_json(file) or {}).get("target")
+            found = read_json(file) or {}
+            name, latch = found.get("target"), found.get("latch", True) is True
             try:
                 if not isinstance(name, str):
                     raise UsageError("not a private file that names a target")
                 known = [*self.agents(), scopes.agent_of(name)]  # it may be new to us
-                target = targets.resolve(name, self.store, known)
+                if latch:
+                    target = targets.resolve(name, self.store, known)
+                else:
+                    target = targets.restarted(scopes.check_key(name), self.store)
             except (UsageError, Ambiguous) as error:
                 log.error("not a tombstone, put aside: %s: %s", file.name, error)
                 file.rename(file.with_suffix(".rejected"))
                 continue
-            request = self._request(file.stem, target, "/stop (engine was down)", "")
+            trigger = f"{found.get('trigger') or '/stop'} (engine was down)"
+            request = self.request(file.stem, target, trigger, str(found.get("sender") or ""))
+            said = found.get("at")  # a message that came after it is newer than the stop
+            if isinstance(said, int | float) and 0 < said / 1000 < self._clock():
+                request = replace(request, at=said / 1000)
             self.stops.latch(request)
             if request.id not in self.stops.brakes:  # else the tombstone is all that is on disk
                 file.unlink()
+
+    def tick(self) -> None:
+        """Called again and again while the engine runs."""
+        self._take_flags()
+        if self._clock() - self._pruned > DAY and list(self.bridges):
+            self._prune_receipts()  # not before a gateway has told its settings
+
+    def _prune_receipts(self) -> None:
+        self._pruned = self._clock()
+        oldest = self._pruned - self.settings.receipts_days * DAY
+        try:
+            receipts.prune(self.paths.receipts, self.settings.receipts_keep, oldest)
+        except OSError as error:
+            log.error("old receipts stay: %s", error)
+
+    def _take_flags(self) -> None:
+        """Stop what a stop flag names. The same flag is one stop, also for the next engine."""
+        for flag in flags.fresh(flags.folders(self.paths.flags), self._clock()):
+            if flag.stop in self._flags or self.store.has_stop(flag.stop):
+                continue
+            session = next(filter(None, map(self.store.session_named, flag.names)), None)
+            if session is None:  # it may be known in a moment
+                continue
+            self._flags.add(flag.stop)
+            who = f"stop flag: {flag.reason}" if flag.reason else "stop flag"
+            target = targets.session(session, self.store)
+            self._start(self.stops.stop(self.request(flag.stop, target, "stop flag", who)))
+
+    def _start(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Let it run by itself; what goes wrong is logged where it happens."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     @property
     def busy(self) -> bool:
@@ -110,7 +160,14 @@ class Engine:
         if role is None:
             peer.close()
             raise ProtocolError("say hello first")
-        handler = getattr(self, ("on_" if role == "bridge" else "do_") + method, None)
+        public = not method.startswith("_")
+        handler = (
+            getattr(self, f"on_{method}", None)
+            if role == "bridge"
+            else getattr(self.commands, method, None)
+            if public
+            else None
+        )
         if handler is None:
             raise UsageError(f"there is no method {method[:40]!r} for a {role}")
         return await handler(peer, params)
@@ -127,9 +184,9 @@ class Engine:
                 f"this engine speaks protocol {OLDEST} to {PROTOCOL}, you speak {newest!r}; "
                 "run `clawstop install` and restart the gateway, so that both are of one version"
             )
-        if not secrets.compare_digest(_text(params, "token").encode(), self.token.encode()):
+        if not secrets.compare_digest(text(params, "token").encode(), self.token.encode()):
             raise NotPermitted("wrong token")
-        role = _text(params, "role")
+        role = text(params, "role")
         if role == "cli":
             self._roles[peer] = role
             return {"protocol": min(newest, PROTOCOL), "version": __version__}
@@ -137,33 +194,35 @@ class Engine:
             raise ProtocolError(f"there is no role {role[:40]!r}")
         bridge = Bridge(
             peer,
-            pid=_number(params, "pid"),
-            host=_text(params, "host"),
-            version=_text(params, "version"),
+            pid=number(params, "pid"),
+            host=text(params, "host"),
+            version=text(params, "version"),
             capabilities=dict(params.get("capabilities") or {}),
             agents=[str(agent) for agent in params.get("agents") or ()],
         )
         self._configure(params.get("config"))
         self._take_tombstones()
         runs = [
-            (_text(run, "run"), _session(run), _text(run, "cause"), run.get("reports"))
+            (text(run, "run"), session_of(run), text(run, "cause"), names(run, "reports"))
             for run in params.get("runs") or ()
         ]
         try:
             if not list(self.bridges):  # another gateway's runs are not this one's to end
                 self.store.end_runs_but((run, session) for run, session, _, _ in runs)
             for child in params.get("children") or ():
-                self.store.adopt(scopes.check_key(_text(child, "child")), _session(child))
+                self.store.adopt(scopes.check_key(text(child, "child")), session_of(child))
             for run, session, cause, reports in runs:
                 self.store.bind(run, session, cause, reports)
-        except StoreError as error:  # the bridge needs the mirror all the more
+            for trace in params.get("traces") or ():
+                self._note_trace(trace)
+        except (StoreError, UsageError) as error:  # the bridge needs the mirror all the more
             log.error("%s", error)
             self.problems.append(str(error))
         self._roles[peer] = role
         self.bridges.add(bridge)
         log.info("bridge connected: %s", bridge.name)
         if self.store.unfinished_stops():
-            self._resuming = asyncio.create_task(self.stops.resume())
+            self._start(self.stops.resume())
         return {
             "protocol": min(newest, PROTOCOL),
             "version": __version__,
@@ -194,7 +253,7 @@ class Engine:
         if bridge:
             log.warning("bridge disconnected: %s", bridge.name)
 
-    def _standing(self, session: str, run: str | None = None) -> Standing:
+    def standing(self, session: str, run: str | None = None) -> Standing:
         """The store's word, with the latches that could not be saved on top."""
         return self._braked(self.store.standing(session, run))
 
@@ -209,9 +268,9 @@ class Engine:
     async def on_message(self, peer: Peer, params: Params) -> Params:
         """A person's message, seen coming in: the only thing in chat that releases a latch."""
         message = Message(
-            id=_text(params, "id"),
-            session=_session(params),
-            sender=_text(params, "sender"),
+            id=text(params, "id"),
+            session=session_of(params),
+            sender=text(params, "sender"),
             authorised=params.get("authorised") is True,
         )
         age = params.get("age_ms", 0)  # it may have waited for us while a stop came
@@ -227,55 +286,84 @@ class Engine:
             released = self.store.admit(id, message.session, releases_before=before)
         if released:
             await self.bridges.push(self.stops.mirror([message.session]))
-        return {"released": released, "refusal": self._standing(message.session).refusal}
+        return {"released": released, "refusal": self.standing(message.session).refusal}
 
     async def on_run_start(self, peer: Peer, params: Params) -> Params:
-        run, session, cause = _text(params, "run"), _session(params), _text(params, "cause")
-        self.store.bind(run, session, cause, params.get("reports"))
-        standing = self._standing(session, run)
+        run, session, cause = text(params, "run"), session_of(params), text(params, "cause")
+        self.store.bind(run, session, cause, names(params, "reports"))
+        host_id = text(params, "session_id")
+        if host_id:
+            self.store.name(session, host_id)
+        standing = self.standing(session, run)
         await self.plugins.run_started(Run(run, cause, standing))
         return {"bound": standing.bound, "refusal": standing.refusal}
 
     async def on_run_end(self, peer: Peer, params: Params) -> None:
-        run, session = _text(params, "run"), _session(params)
+        run, session = text(params, "run"), session_of(params)
         self.store.end_run(run, session)
-        await self.plugins.run_ended(Run(run, "", self._standing(session, run)))
+        await self.plugins.run_ended(Run(run, "", self.standing(session, run)))
 
     async def on_tool(self, peer: Peer, params: Params) -> Params:
         """The gate. Asked again after the plugins: a stop may have come while they thought."""
-        id, run, session = _text(params, "id"), _text(params, "run"), _session(params)
-        tool = _text(params, "tool")
+        id, run, session = text(params, "id"), text(params, "run"), session_of(params)
+        tool = text(params, "tool")
         # No run when the host's HTTP API asks: then only the session counts.
         standing = self.store.bind(run, session, "unknown") if run else self.store.standing(session)
         call = ToolCall(id, run, tool, self._braked(standing))
         refusal = call.standing.refusal
         if not refusal and self.plugins.implements("clawstop_pre_tool"):
-            refusal = await self.plugins.gate(call) or self._standing(session, run).refusal
-        (self._ledger.refused if refusal else self._ledger.allowed)(id, session, run, tool)
+            refusal = await self.plugins.gate(call) or self.standing(session, run).refusal
+        note = self._ledger.refused if refusal else self._ledger.allowed
+        bound = standing.generation if standing.bound is None else standing.bound
+        note(id, session, run, tool, text(params, "input", MAX_INPUT), bound)
         return {"refusal": refusal}
 
     async def on_tool_end(self, peer: Peer, params: Params) -> None:
-        self._ledger.finished(_text(params, "id"), _session(params), params.get("ok") is True)
+        self._ledger.finished(text(params, "id"), session_of(params), params.get("ok") is True)
 
     async def on_emit(self, peer: Peer, params: Params) -> Params:
         run = params.get("run")
-        session = _session(params)
-        standing = self._standing(session, run if isinstance(run, str) else None)
-        output = Output(run, _text(params, "kind"), standing)
+        session = session_of(params)
+        standing = self.standing(session, run if isinstance(run, str) else None)
+        output = Output(run, text(params, "kind"), standing)
         return {"refusal": await self.plugins.emit(output)}
 
+    async def on_held(self, peer: Peer, params: Params) -> None:
+        """Something of a dead run did not reach the person."""
+        run, kind = text(params, "run"), text(params, "kind")
+        self._ledger.held(session_of(params), run, kind, text(params, "text", MAX_INPUT))
+
     async def on_child(self, peer: Peer, params: Params) -> None:
-        child, parent = scopes.check_key(_text(params, "child")), _session(params)
+        child, parent = scopes.check_key(text(params, "child")), session_of(params)
         self.store.adopt(child, parent)
         await self.bridges.push(self.stops.mirror([child]))
 
-    async def on_stop(self, peer: Peer, params: Params) -> Params:
-        """A person stopped a session in chat; the host has acted, the rest is ours."""
-        target = targets.session(_session(params), self.store)
-        trigger, who = _text(params, "trigger"), _text(params, "sender")
-        return await self.stops.stop(self._request(_text(params, "id"), target, trigger, who))
+    async def on_trace(self, peer: Peer, params: Params) -> None:
+        """A run left something behind that may start a run later."""
+        self._note_trace(params)
 
-    # -- what the command line asks
+    def _note_trace(self, params: Params) -> None:
+        id, run, session = text(params, "id"), text(params, "run"), session_of(params)
+        if text(params, "kind") == "job":
+            self.store.made_job(session, run, id, text(params, "about", MAX_INPUT))
+        else:
+            self.store.started_exec(session, run, id)
+
+    async def on_stops(self, peer: Peer, params: Params) -> Params:
+        """The last stops, for a person in chat."""
+        newest = islice(receipts.latest(self.paths.receipts), STOPS_SHOWN)
+        return {"lines": [answers.summary(receipt) for receipt in newest] or [say("no_stops")]}
+
+    async def on_stop(self, peer: Peer, params: Params) -> Params:
+        """A person stopped a session in chat, or began it anew: `latch` says which."""
+        chosen = targets.session if params.get("latch", True) is True else targets.restarted
+        target = chosen(session_of(params), self.store)
+        trigger, who = text(params, "trigger"), text(params, "sender")
+        receipt = await self.stops.stop(self.request(text(params, "id"), target, trigger, who))
+        told = answers.lines(receipt, text(params, "lang") or None)
+        return {"id": receipt["id"], "converged": receipt["converged"], "lines": told}
+
+    # -- for stops, whoever asks for them
 
     def agents(self) -> list[str]:
         """Every agent known to a gateway, to the state folder, or to our own records."""
@@ -285,7 +373,7 @@ class Engine:
         recorded = [scopes.agent_of(session) for session in self.store.sessions()]
         return sorted({*on_disk, *connected, *recorded})
 
-    def _request(
+    def request(
         self,
         id: str,
         target: targets.Target,
@@ -298,112 +386,3 @@ class Engine:
         spare = processes.ancestors(caller) if caller is not None else []
         seconds = self.settings.grace_ms / 1000 if grace is None else grace
         return Request(id or secrets.token_hex(8), target, trigger, who, seconds, frozenset(spare))
-
-    async def do_stop(self, peer: Peer | None, params: Params) -> Params:
-        name, main = _text(params, "target"), params.get("include_main") is True
-        try:
-            target = targets.resolve(name, self.store, self.agents(), include_main=main)
-        except UsageError:
-            await self.bridges.wait()  # a gateway that is coming back knows agents that we may not
-            target = targets.resolve(name, self.store, self.agents(), include_main=main)
-        if params.get("dry_run") is True:
-            return self._preview(target)
-        grace = params.get("grace")
-        request = self._request(
-            _text(params, "id"),
-            target,
-            "clawstop stop",
-            _text(params, "who"),
-            grace=float(grace) if isinstance(grace, int | float) else None,
-            caller=_caller(peer, params),
-        )
-        return await self.stops.stop(request)
-
-    def _preview(self, target: targets.Target) -> Params:
-        inside = [*target.scopes, *target.sessions]
-        runs = [
-            {"run": run, "session": session, "generation": generation}
-            for run, session, generation in self.store.live_runs()
-            if any(scopes.covers(scope, session) for scope in inside)
-        ]
-        state = self.paths.state_id
-        owned = processes.find(
-            lambda owner: (
-                owner.state == state
-                and any(scopes.covers(scope, owner.session) for scope in inside)
-            )
-        )
-        return {
-            "dry_run": True,
-            "target": target.name,
-            "scopes": target.scopes,
-            "sessions": target.sessions,
-            "spared": target.spared,
-            "runs": runs,
-            "processes": [
-                {"pid": o.ident.pid, "session": o.owner.session, "command": o.command}
-                for o in owned
-            ],
-        }
-
-    async def do_release(self, peer: Peer | None, params: Params) -> Params:
-        """Only a person may: a process that a run started is refused, however it got here."""
-        callers.refuse_owned(_caller(peer, params), "release")
-        target = targets.resolve(_text(params, "target"), self.store, self.agents())
-        lifted = [scope for wide in target.scopes for scope in self.store.release(wide)]
-        await self.bridges.push(self.stops.mirror())
-        return {"target": target.name, "released": lifted}
-
-    async def do_status(self, peer: Peer | None, params: Params) -> Params:
-        absent = self.bridges.absent()
-        problems = [*self.problems, *self.plugins.problems]
-        problems += [f"gateway {pid} runs but is not connected" for pid in absent]
-        problems += [f"stop {id} is not on disk: free some space" for id in self.stops.brakes]
-        mirror = self.stops.mirror()
-        return {
-            "version": __version__,
-            "folder": str(self.paths.root),
-            "gateways": [
-                {"host": b.host, "version": b.version, "pid": b.pid, **b.capabilities}
-                for b in self.bridges
-            ],
-            "agents": self.agents(),
-            "sessions": [
-                {
-                    "session": key,
-                    "generation": generation,
-                    "stopped_since": self._standing(key).latched_since,
-                    "runs": [run for run, session, _ in self.store.live_runs() if session == key],
-                }
-                for key, (generation, _) in mirror["sessions"].items()
-            ],
-            "latches": sorted(mirror["latches"]),
-            "unfinished": [stop for stop, _, _ in self.store.unfinished_stops()],
-            "settings": vars(self.settings),
-            "plugins": self.plugins.names,
-            "problems": problems,
-        }
-
-
-def _caller(peer: Peer | None, params: Params) -> int:
-    """The pid that asks: the system's word where it gives one, else the caller's own."""
-    told = peer.pid if peer else None
-    return told if told is not None else _number(params, "pid")
-
-
-def _text(params: Params, key: str) -> str:
-    value = params.get(key, "")
-    if not isinstance(value, str) or len(value) > scopes.MAX_KEY:
-        raise UsageError(f"{key}: expected a short text, got {str(value)[:60]!r}")
-    return value
-
-
-def _number(params: Params, key: str) -> int:
-    value = params.get(key)
-    if not isinstance(value, int):
-        raise UsageError(f"{key}: expected a number, got {str(value)[:60]!r}")
-    return value
-
-
-def _session(params: Params) -> str:
-    return scopes.check_key(_text(params, "session"))

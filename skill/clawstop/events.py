@@ -69,8 +69,13 @@ class Stop:
 
     def owns(self, owner: Owner) -> bool:
         """True for a process of a session in this stop, from a generation that this stop ended."""
-        inside = owner.session in self.bumped or any(
-            scopes.covers(scope, owner.session) for scope in self.scopes
-        )
-        newest = self.bumped.get(owner.session, self.first)
-        return owner.state == self.state and inside and owner.generation < newest
+        ended = owner.generation < self.bumped.get(owner.session, self.first)
+        return owner.state == self.state and self._inside(owner.session) and ended
+
+    def covers(self, session: str, generation: int) -> bool:
+        """True for what a session in this stop did, up to the generation that this stop ended."""
+        newest = self.bumped.get(session)
+        return self._inside(session) and (newest is None or generation < newest)
+
+    def _inside(self, session: str) -> bool:
+        return session in self.bumped or any(scopes.covers(s, session) for s in self.scopes)

@@ -6,6 +6,7 @@
     engine.lock  endpoint.json  which engine is the one, and where it listens
     command.json                how the bridge starts it; written by `install`
     tombstones/                 stops the bridge made on its own
+    flags/                      stop flags that anybody of this user may leave
     engine.log
 """
 
@@ -61,6 +62,10 @@ class Paths:
         return self.root / "tombstones"
 
     @property
+    def flags(self) -> Path:
+        return self.root / "flags"
+
+    @property
     def bridges(self) -> Path:
         return self.root / "bridges"
 
@@ -89,7 +94,7 @@ class Paths:
             return self.state_id
 
     def prepare(self) -> None:
-        for folder in (self.root, self.tombstones, self.bridges, self.socket.parent):
+        for folder in (self.root, self.tombstones, self.flags, self.bridges, self.socket.parent):
             private_folder(folder)
 
 
@@ -129,12 +134,12 @@ def is_private(file: Path) -> bool:
     return stat.S_ISREG(info.st_mode) and info.st_uid == user() and not _open_to(info, 0o022)
 
 
-def write_private(file: Path, text: str) -> None:
-    """Replace `file` in one step, 0600, durable: a reader sees the old text or the new."""
+def write_private(file: Path, content: str | bytes) -> None:
+    """Replace `file` in one step, 0600, durable: a reader sees the old content or the new."""
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(text)
+        with os.fdopen(handle, "wb") as out:
+            out.write(content.encode() if isinstance(content, str) else content)
             out.flush()
             os.fsync(out.fileno())
         os.replace(name, file)

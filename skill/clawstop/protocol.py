@@ -46,6 +46,9 @@ def decode(line: bytes) -> Message:
         raise ProtocolError(f"not a line of JSON: {line[:60]!r}") from error
     if not isinstance(message, dict) or not isinstance(message.get("params", {}), dict):
         raise ProtocolError(f"not a request or an answer: {line[:60]!r}")
+    if b"\\ud" in line.lower():  # half an emoji, cut by somebody: no file or database takes it
+        whole = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")
+        return dict(json.loads(whole))
     return message
 
 

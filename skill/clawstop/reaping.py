@@ -14,7 +14,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -43,7 +43,7 @@ class Outcome:
     owner: Owner
     proof: str
     command: str
-    signal: Literal["TERM", "KILL", "none"]
+    signal: Literal["TERM", "KILL", "none", "host"]
     result: Literal["dead", "alive", "spared", "would"]
     ms: float
     error: str = ""
@@ -131,6 +131,54 @@ def reap(
         return hunt.reaped(settled, "alive")
     finally:
         hunt.close()  # after an error the frozen stay frozen: they are condemned, not forgotten
+
+
+def end_one(ident: Ident, grace: float, sleep: Callable[[float], None] = time.sleep) -> bool:
+    """TERM, `grace` seconds, KILL for one process that is known by name, not by cookie: a gateway.
+
+    True when it is proven dead. Never the caller itself.
+    """
+    if ident.pid == os.getpid():
+        return False
+    try:
+        return _end_one(ident, grace, sleep)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+
+
+def _end_one(ident: Ident, grace: float, sleep: Callable[[float], None]) -> bool:
+    fd = _pidfd(ident)
+    try:
+        steps: tuple[tuple[Verb, float], ...] = (("terminate", grace), ("kill", DEADLINE))
+        for verb, patience in steps:
+            if fd is None:
+                _signal_by_pid(ident, verb)
+            else:
+                _signal_by_fd(fd, verb)
+            end = time.monotonic() + patience
+            while not gone(ident) and time.monotonic() < end:
+                sleep(0.05)
+            if gone(ident):
+                return True
+        return False
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def ended_by_host(
+    seen: Iterable[Owned], reaped: Iterable[Reaped], clock: Callable[[], float], began: float
+) -> list[Outcome]:
+    """Those seen before the host ended the runs that nobody had to signal any more."""
+    met = {outcome.ident for one in reaped for outcome in one.outcomes}
+    ms = (clock() - began) * 1000
+    return [
+        Outcome(o.ident, o.owner, o.proof, o.command, "host", "dead", ms)
+        for o in seen
+        if o.ident not in met and gone(o.ident)
+    ]
 
 
 class _Hunt:

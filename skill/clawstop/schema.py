@@ -35,9 +35,23 @@ CREATE TABLE stops (
 ) WITHOUT ROWID;
 CREATE TABLE messages (id TEXT PRIMARY KEY, seen REAL NOT NULL) WITHOUT ROWID;
 """
+# What the host calls a session's transcript; what a run left behind that may start a run later: its
+# background processes, and its scheduled jobs with the stop that turned them off.
+TRACES = """
+ALTER TABLE sessions ADD COLUMN host_id TEXT;
+CREATE INDEX sessions_by_host_id ON sessions (host_id);
+CREATE TABLE execs (
+    session TEXT NOT NULL, id TEXT NOT NULL, generation INTEGER NOT NULL, made REAL NOT NULL,
+    PRIMARY KEY (session, id)
+) WITHOUT ROWID;
+CREATE TABLE jobs (
+    id TEXT PRIMARY KEY, session TEXT NOT NULL, generation INTEGER NOT NULL,
+    about TEXT NOT NULL, made REAL NOT NULL, stop TEXT
+) WITHOUT ROWID;
+"""
 # Each takes the database from one version to the next. They only add: an older clawstop opens a
 # newer database and leaves alone what it does not know, unless that says it would lose something.
-MIGRATIONS = (SCHEMA,)
+MIGRATIONS = (SCHEMA, TRACES)
 OLDEST_READER = 1  # the oldest version that may write a database of the newest one
 BUSY_SECONDS = 5.0  # nobody but one engine writes; a longer wait means something is broken
 

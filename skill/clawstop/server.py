@@ -94,10 +94,14 @@ class Server:
     async def main_loop(self) -> None:
         """Until told to leave, or until there has been nothing to do for a while."""
         idle = 0.0
-        tick = 0.5
+        tick = 0.5  # also how long a stop flag may wait
         while not self._leave.is_set() and idle < IDLE_SECONDS:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._leave.wait(), tick)
+            try:
+                self.engine.tick()
+            except Exception:  # nothing that lies in a folder takes the engine down
+                log.exception("a look at the flags failed")
             idle = 0.0 if self.engine.busy else idle + tick
 
     def leave(self) -> None:

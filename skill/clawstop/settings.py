@@ -34,6 +34,9 @@ def declared() -> dict[str, dict[str, Any]]:
 class Settings:
     engine_down: str
     grace_ms: int
+    escalate: str
+    receipts_keep: int
+    receipts_days: int
 
     @classmethod
     def load(

@@ -1,6 +1,6 @@
 """One stop from the first word to the receipt, in the order that the design gives:
 
-    latch and bump -> end the runs -> kill the processes -> receipt
+    latch and bump -> end the runs -> drain what waits -> kill the processes -> receipt
 
 Step 1 is the stop; the rest is clean-up that can be done again. So a crash anywhere is answered by
 doing the rest once more: `resume` at the next start, or when a gateway connects again.
@@ -13,22 +13,28 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from . import receipts
-from .bridges import Bridges
+from . import processes, reaping, receipts
+from .bridges import Bridges, Drained, Ended
 from .errors import StoreError
 from .events import Stop
 from .ledger import Ledger
 from .plugins import Plugins
-from .processes import Ident
+from .processes import Ident, Owned
+from .redaction import redact
+from .settings import Settings
 from .store import Store
 from .targets import Target
 
 log = logging.getLogger("clawstop.stops")
 
 PARALLEL = 4  # stops that kill at the same time: more only makes each of them slower
+ADVICE = "; restart the gateway to end it, the stop holds"
+LOOK_SECONDS = 1.0  # a list of processes takes some milliseconds; the kill does not wait for it
+GATEWAY_GRACE = 5.0  # seconds after SIGTERM; a stuck gateway would wait 315 for its runs
 RETRY_SECONDS = 1.0  # how often a latch that the disk refused is tried again
 
 
@@ -42,6 +48,7 @@ class Request:
     who: str
     grace: float
     spare: frozenset[Ident] = field(default_factory=frozenset)
+    at: float | None = None  # when it was said, if that was earlier than now
 
     def dump(self) -> dict[str, Any]:
         return {
@@ -69,6 +76,7 @@ class Stops:
         bridges: Bridges,
         ledger: Ledger,
         receipts: Path,
+        settings: Callable[[], Settings],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._state = state
@@ -77,6 +85,7 @@ class Stops:
         self._bridges = bridges
         self._ledger = ledger
         self._receipts = receipts
+        self._settings = settings
         self._clock = clock
         self._running: dict[str, asyncio.Task[dict[str, Any]]] = {}
         self._slots = asyncio.Semaphore(PARALLEL)
@@ -123,12 +132,12 @@ class Stops:
         def lap(step: str) -> None:
             steps[step] = round((time.perf_counter() - begun) * 1000, 1)
 
+        cut_off = await self._bridges.push(self.mirror(request.target.sessions))
+        lap("latched")
         earlier = self._earlier(request.id)
         if earlier and earlier["converged"]:  # the crash came right after its receipt
             self._store.finish_stop(request.id)
             return earlier
-        cut_off = await self._bridges.push(self.mirror(request.target.sessions))
-        lap("latched")
         stop = Stop(
             id=request.id,
             trigger=request.trigger,
@@ -141,15 +150,25 @@ class Stops:
             grace=request.grace,
             spare=request.spare | self._bridges.idents(),
         )
+        # Beside the rest: what the host itself kills, when it ends a run, is listed too.
+        seen = asyncio.create_task(asyncio.to_thread(processes.find, stop.owns))
         await self._plugins.stop_started(stop)
         ended = await self._bridges.end(request.target.sessions, request.target.scopes)
         lap("ended")
+        there = await self._looked(seen)
+        drained = await self._drain(request, bumped)
+        lap("drained")
+        escalated = await self._escalate(request, ended)
         async with self._slots:
             reaped, failures = await self._plugins.reap(stop)
         lap("killed")
+        by_host = reaping.ended_by_host(there, reaped, time.perf_counter, begun)
 
-        problems += ended.unanswered + failures
-        problems += [f"run {run['run']} of {run['session']} is still alive" for run in ended.alive]
+        problems += ended.unanswered + drained.problems + failures
+        advice = "" if self._escalation == "never" else ADVICE
+        problems += [
+            f"run {run['run']} of {run['session']} is still alive{advice}" for run in ended.alive
+        ]
         problems += [problem for result in reaped for problem in result.problems()]
         receipt = {
             "id": request.id,
@@ -163,26 +182,87 @@ class Stops:
             "sessions": {key: [new - 1, new] for key, new in bumped.items()},
             "cut_off": cut_off,
             "runs": ended.ended,
-            "tools": self._ledger.close(set(bumped)),
-            "processes": [o.as_dict() for r in reaped for o in r.outcomes],
+            "alive": ended.alive,
+            "escalated": escalated,
+            "tools_since": round(self._ledger.since, 3),
+            **self._ledger.close(stop.covers),
+            "drained": {key: rows for key, rows in vars(drained).items() if key != "problems"},
+            "processes": [o.as_dict() for o in chain(by_host, *(r.outcomes for r in reaped))],
             "left": problems,
             "converged": not problems,
             "ms": steps,
         }
         written = self._write(receipt)
-        if not ended.unanswered and request.id not in self.brakes:
+        # A gateway that comes back is asked for the rest.
+        again = ended.unanswered or drained.problems or any(rung["ended"] for rung in escalated)
+        if not again and request.id not in self.brakes:
             self._store.finish_stop(request.id)
         await self._plugins.stop_finished(written)
         return written
+
+    async def _escalate(self, request: Request, ended: Ended) -> list[dict[str, Any]]:
+        """The last rung: a gateway whose run cannot be ended is ended, if the person wants that.
+
+        Its service manager starts it again, and the latch keeps the run from coming back.
+        """
+        if self._escalation != "gateway-restart":
+            return []
+        rungs = []
+        for pid in sorted({run["gateway"] for run in ended.alive}):
+            ident = self._bridges.ident(pid)
+            dead = False
+            if ident is not None and ident not in request.spare:  # the caller's own line
+                dead = await asyncio.to_thread(reaping.end_one, ident, GATEWAY_GRACE)
+            rungs.append({"gateway": pid, "how": "gateway-restart", "ended": dead})
+            if dead:
+                log.warning("gateway %s was ended: it could not end a run", pid)
+                ended.ended += [run for run in ended.alive if run["gateway"] == pid]
+                ended.alive = [run for run in ended.alive if run["gateway"] != pid]
+        return rungs
+
+    @property
+    def _escalation(self) -> str:
+        return self._settings().escalate
+
+    async def _looked(self, seen: asyncio.Task[list[Owned]]) -> list[Owned]:
+        """What was there before the host ended anything; nothing waits long for it."""
+        try:
+            return await asyncio.wait_for(seen, LOOK_SECONDS)
+        except Exception as error:  # the reaper looks again, and says so loudly
+            log.error("processes cannot be listed: %r", error)
+            return []
+
+    async def _drain(self, request: Request, bumped: dict[str, int]) -> Drained:
+        jobs = {id: about for id, _, about in self._store.dead_jobs(bumped)}
+        target = request.target
+        drained = await self._bridges.drain(
+            sessions=target.sessions,
+            scopes=target.scopes,
+            jobs=list(jobs),
+            execs=self._store.dead_execs(bumped),
+            before=self._store.stopped_at(request.id) * 1000,
+        )
+        off = [row["id"] for row in drained.jobs if row["outcome"] == "off"]
+        gone = [row for row in drained.jobs if row["outcome"] == "gone"]
+        if unasked := jobs.keys() - {row["id"] for row in drained.jobs}:
+            drained.problems.append(f"scheduled jobs are still on: {', '.join(sorted(unasked))}")
+        try:
+            if off:
+                self._store.jobs_off(request.id, off)
+            drained.jobs = self._store.jobs_of(request.id) + gone
+        except StoreError as error:  # they are off; only `restore` will not know them
+            drained.problems.append(str(error))
+        return drained
 
     def latch(self, request: Request) -> tuple[dict[str, int], list[str]]:
         """Step 1, on disk; where the disk refuses, in memory until it does not."""
         target = request.target
         try:
-            return self._store.begin_stop(
-                request.id, request.dump(), target.scopes, target.sessions
-            ), []
+            return self._begin(request), []
         except StoreError as error:
+            if target.name in target.sessions and target.name not in target.scopes:
+                # Begun anew: there is no latch to hold, and what comes next must not be hit later.
+                return {}, [f"{error}: what ran before goes on; free some disk space"]
             log.error("%s; holding the latch in memory", error)
             if not self.brakes:
                 asyncio.get_running_loop().call_later(RETRY_SECONDS, self._save_brakes)
@@ -192,12 +272,16 @@ class Stops:
                 f"{error}: the stop holds only while the engine runs; free some disk space"
             ]
 
+    def _begin(self, request: Request) -> dict[str, int]:
+        target = request.target
+        return self._store.begin_stop(
+            request.id, request.dump(), target.scopes, target.sessions, request.at
+        )
+
     def _save_brakes(self) -> None:
         for request in list(self.brakes.values()):
             try:
-                self._store.begin_stop(
-                    request.id, request.dump(), request.target.scopes, request.target.sessions
-                )
+                self._begin(request)
             except StoreError:
                 asyncio.get_running_loop().call_later(RETRY_SECONDS, self._save_brakes)
                 return
@@ -213,6 +297,10 @@ class Stops:
             return None
 
     def _write(self, receipt: dict[str, Any]) -> dict[str, Any]:
+        receipt |= {key: redact(receipt[key]) for key in ("trigger", "who", "left")}
+        rows = [*receipt["processes"], *chain(*receipt["drained"].values())]
+        for row in rows:  # ids and session keys say what was stopped, and stay as they are
+            row |= {key: redact(row[key]) for key in ("command", "about", "text") if key in row}
         try:
             return receipts.append(self._receipts, receipt)
         except OSError as error:

@@ -15,7 +15,7 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,11 +130,12 @@ class Store:
         ).fetchone()
         return int(row[0]) if row else self.first_generation
 
-    def bind(self, run: str, session: str, cause: str, reports: str | None = None) -> Standing:
+    def bind(self, run: str, session: str, cause: str, reports: Sequence[str] = ()) -> Standing:
         """Bind a run to the generation of what caused it; a run is bound once and for ever.
 
         `cause` "message" is a person's message. Anything else belongs to the generation of what it
-        reports (a child session), or, when that cannot be named, to the oldest one still open.
+        reports (a child session, `exec:<id>`, `job:<id>`), or, when that cannot be named, to the
+        oldest one still open.
         """
         standing = self.standing(session, run)
         if standing.bound is not None:
@@ -153,17 +154,98 @@ class Store:
             )
         return self.standing(session, run)
 
-    def _caused_by(self, session: str, reports: str | None) -> int:
-        if reports:
-            row = self._db.execute(
-                "SELECT born FROM sessions WHERE key = ? AND parent = ?", (reports, session)
-            ).fetchone()
-            if row and row[0] is not None:
-                return int(row[0])
+    def _caused_by(self, session: str, reports: Sequence[str]) -> int:
+        named = [self._reported(session, one) for one in reports]
+        known = [generation for generation in named if generation is not None]
+        if known:
+            return min(known)
         row = self._db.execute(
             "SELECT MIN(generation) FROM runs WHERE session = ? AND ended IS NULL", (session,)
         ).fetchone()
         return int(row[0]) if row[0] is not None else self.generation(session)
+
+    def _reported(self, session: str, reports: str) -> int | None:
+        kind, _, id = reports.partition(":")
+        if kind == "exec":
+            query = "SELECT generation FROM execs WHERE session = ? AND id = ?"
+            row = self._db.execute(query, (session, id)).fetchone()
+        elif kind == "job":  # it may run in a session of its own: what counts is who made it
+            query = (
+                "SELECT MIN(j.generation < s.generation) FROM jobs AS j "
+                "JOIN sessions AS s ON s.key = j.session WHERE j.id = ?"
+            )
+            dead = self._db.execute(query, (id,)).fetchone()[0]
+            return None if dead is None else self.generation(session) - dead
+        else:
+            query = "SELECT born FROM sessions WHERE key = ? AND parent = ?"
+            row = self._db.execute(query, (reports, session)).fetchone()
+        return int(row[0]) if row and row[0] is not None else None
+
+    def started_exec(self, session: str, run: str, id: str) -> None:
+        """A run left a process in the background; when it ends, the host starts a run for it.
+
+        The host draws ids again: the newest process of that name is meant.
+        """
+        generation = self._of_run(session, run)
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO execs VALUES (?, ?, ?, ?) ON CONFLICT (session, id) DO UPDATE SET "
+                "generation = excluded.generation, made = excluded.made "
+                "WHERE excluded.generation > generation",
+                (session, id, generation, self._clock()),
+            )
+
+    def made_job(self, session: str, run: str, id: str, about: str) -> None:
+        """A run scheduled something that starts runs by itself."""
+        generation = self._of_run(session, run)
+        with self._transaction():
+            self._ensure(session)
+            self._db.execute(
+                "INSERT OR IGNORE INTO jobs VALUES (?, ?, ?, ?, ?, NULL)",
+                (id, session, generation, about, self._clock()),
+            )
+
+    def _of_run(self, session: str, run: str) -> int:
+        bound = self.standing(session, run).bound
+        return self.generation(session) if bound is None else bound
+
+    def dead_execs(self, sessions: Iterable[str]) -> list[str]:
+        """Ids of the background processes that dead runs of these sessions left."""
+        inside = set(sessions)
+        rows = self._db.execute(
+            "SELECT e.id, e.session FROM execs AS e JOIN sessions AS s ON s.key = e.session"
+            " WHERE e.generation < s.generation"
+        )
+        return [id for id, session in rows if session in inside]
+
+    def dead_jobs(self, sessions: Iterable[str]) -> list[tuple[str, str, str]]:
+        """(id, session, about) of jobs that dead runs of these sessions made and that are on."""
+        inside = set(sessions)
+        rows = self._db.execute(
+            "SELECT j.id, j.session, j.about FROM jobs AS j JOIN sessions AS s ON s.key = j.session"
+            " WHERE j.stop IS NULL AND j.generation < s.generation ORDER BY j.made"
+        )
+        return [row for row in rows if row[1] in inside]
+
+    def jobs_off(self, stop: str, ids: Iterable[str]) -> None:
+        with self._transaction():
+            for id in ids:
+                self._db.execute("UPDATE jobs SET stop = ? WHERE id = ?", (stop, id))
+
+    def jobs_of(self, stop: str) -> list[dict[str, str]]:
+        """The jobs that this stop turned off and that are still off, as a receipt lists them."""
+        rows = self._db.execute("SELECT id, about FROM jobs WHERE stop = ? ORDER BY made", (stop,))
+        return [{"id": id, "outcome": "off", "about": about} for id, about in rows]
+
+    def jobs_on(self, ids: Iterable[str]) -> None:
+        """A person wants them back: they belong to the present generation from now on."""
+        with self._transaction():
+            for id in ids:
+                self._db.execute(
+                    "UPDATE jobs SET stop = NULL, generation = "
+                    "(SELECT generation FROM sessions WHERE key = jobs.session) WHERE id = ?",
+                    (id,),
+                )
 
     def adopt(self, child: str, parent: str) -> None:
         """Record, once, that a run of `parent` spawned the session `child`.
@@ -174,13 +256,13 @@ class Store:
         with self._transaction():
             self._ensure(child)
             current = self._ensure(parent)
-            born = min(current, self._caused_by(parent, None))
+            born = min(current, self._caused_by(parent, ()))
             fresh = self._db.execute(
                 "UPDATE sessions SET parent = ?, born = ? WHERE key = ? AND parent IS NULL",
                 (parent, born, child),
             ).rowcount
             if fresh and (born < current or self._latched_since(parent) is not None):
-                self._latch([child], "inherited")
+                self._latch([child], "inherited", self._clock())
                 self._bump([child])
 
     def end_run(self, run: str, session: str) -> None:
@@ -209,9 +291,28 @@ class Store:
         with self._transaction():
             self._db.execute("DELETE FROM runs WHERE ended < ?", (old,))
             self._db.execute("DELETE FROM stops WHERE finished < ?", (old,))
+            self._db.execute("DELETE FROM execs WHERE made < ?", (old,))
 
     def sessions(self) -> list[str]:
         return [row[0] for row in self._db.execute("SELECT key FROM sessions ORDER BY key")]
+
+    def name(self, session: str, host_id: str) -> None:
+        """Remember what the host calls this session: a stop flag may name it so."""
+        if self.session_named(host_id) == session:
+            return
+        with self._transaction():
+            self._ensure(session)
+            self._db.execute(
+                "UPDATE sessions SET host_id = ?1 WHERE key = ?2 AND host_id IS NOT ?1",
+                (host_id, session),
+            )
+
+    def session_named(self, name: str) -> str | None:
+        """The session whose key, or whose id in the host, this is."""
+        row = self._db.execute(
+            "SELECT key FROM sessions WHERE key = ?1 OR host_id = ?1 ORDER BY key != ?1", (name,)
+        ).fetchone()
+        return row[0] if row else None
 
     def descendants(self, session: str) -> list[str]:
         """The session's subagent sessions at any depth, deepest first."""
@@ -236,31 +337,38 @@ class Store:
     # -- stops
 
     def begin_stop(
-        self, stop: str, request: dict[str, Any], latch: Iterable[str], bump: Iterable[str]
+        self,
+        stop: str,
+        request: dict[str, Any],
+        latch: Iterable[str],
+        bump: Iterable[str],
+        at: float | None = None,
     ) -> dict[str, int]:
         """Step 1: latch every scope and bump every session, in one transaction.
 
         Returns each bumped session's new generation. The same stop begun twice changes nothing.
+        `at` is when it was said, for one that nobody could take in then.
         """
+        now = self._clock() if at is None else at
         with self._transaction():
             row = self._db.execute("SELECT bumped FROM stops WHERE id = ?", (stop,)).fetchone()
             if row:
                 return dict(json.loads(row[0]))
-            self._latch(latch, stop)
+            self._latch(latch, stop, now)
             bumped = self._bump(bump)
             self._db.execute(
                 "INSERT INTO stops (id, request, bumped, created) VALUES (?, ?, ?, ?)",
-                (stop, json.dumps(request), json.dumps(bumped), self._clock()),
+                (stop, json.dumps(request), json.dumps(bumped), now),
             )
         return bumped
 
-    def _latch(self, latch: Iterable[str], stop: str) -> None:
+    def _latch(self, latch: Iterable[str], stop: str, since: float) -> None:
         for scope in latch:
             number = int(self._meta("latch")) + 1
             self._db.execute("UPDATE meta SET value = ? WHERE key = 'latch'", (str(number),))
             self._db.execute(
                 "INSERT OR REPLACE INTO latches VALUES (?, ?, ?, ?)",
-                (scope, number, stop, self._clock()),
+                (scope, number, stop, since),
             )
 
     def _bump(self, bump: Iterable[str]) -> dict[str, int]:
@@ -275,6 +383,14 @@ class Store:
     def finish_stop(self, stop: str) -> None:
         with self._transaction():
             self._db.execute("UPDATE stops SET finished = ? WHERE id = ?", (self._clock(), stop))
+
+    def stopped_at(self, stop: str) -> float:
+        """When a stop began; now for one that the disk refused."""
+        row = self._db.execute("SELECT created FROM stops WHERE id = ?", (stop,)).fetchone()
+        return float(row[0]) if row else self._clock()
+
+    def has_stop(self, stop: str) -> bool:
+        return bool(self._db.execute("SELECT 1 FROM stops WHERE id = ?", (stop,)).fetchone())
 
     def unfinished_stops(self) -> list[tuple[str, dict[str, Any], dict[str, int]]]:
         rows = self._db.execute(

@@ -60,6 +60,13 @@ def session(key: str, store: Store) -> Target:
     return Target(key, family, family, [])
 
 
+def restarted(key: str, store: Store) -> Target:
+    """One session that begins anew (`/new`, `/reset`): what ran is over, what comes may run. Only
+    its subagent sessions are latched: nobody writes to them."""
+    children = store.descendants(key)
+    return Target(key, children, [*children, key], [])
+
+
 def _target(name: str, store: Store, wide: list[str], spared: list[str] | None = None) -> Target:
     inside = [key for key in store.sessions() if any(scopes.covers(s, key) for s in wide)]
     sessions: dict[str, None] = {}

@@ -10,6 +10,23 @@ TEXTS: dict[str, tuple[str, str]] = {
         "stopped {target}: runs ended {runs}, processes killed {killed}, {ms:.0f} ms, receipt {id}",
         "已停止 {target}:结束运行 {runs} 个,杀死进程 {killed} 个,用时 {ms:.0f} 毫秒,回执 {id}",
     ),
+    "nothing_ran": (
+        "stopped {target}: nothing was running; it waits for your next message, receipt {id}",
+        "已停止 {target}:没有正在运行的任务;等待你的下一条消息,回执 {id}",
+    ),
+    "already_done": ("already done: {calls}", "停止前已完成:{calls}"),
+    "maybe_done": ("cut off, outcome unknown: {calls}", "被中断,结果未知:{calls}"),
+    "and_more": ("{calls} and {count} more", "{calls} 等另外 {count} 项"),
+    "jobs_off": (
+        "scheduled jobs turned off: {count} (clawstop restore {id} turns them on)",
+        "已停用定时任务 {count} 个(可用 clawstop restore {id} 恢复)",
+    ),
+    "scheduled_elsewhere": (
+        "scheduled outside OpenClaw, still there: {calls}",
+        "在 OpenClaw 之外安排的任务仍然存在:{calls}",
+    ),
+    "withdrawn": ("messages not delivered any more: {count}", "不再发送的消息:{count} 条"),
+    "discarded": ("messages not answered any more: {count}", "不再回复的消息:{count} 条"),
     "not_complete": (
         "NOT COMPLETE: {target} is stopped, but:",
         "尚未完成:{target} 已停止,但是:",
@@ -27,6 +44,12 @@ TEXTS: dict[str, tuple[str, str]] = {
     "process": ("process", "进程"),
     "left_alone": ("left alone", "不受影响"),
     "released": ("released: {scopes}", "已解除:{scopes}"),
+    "job_on": ("scheduled job is on again: {id}", "定时任务已恢复:{id}"),
+    "job_gone": ("scheduled job is gone by itself: {id}", "定时任务已不存在:{id}"),
+    "nothing_to_restore": (
+        "stop {id} took nothing away that can be brought back",
+        "停止 {id} 没有可恢复的内容",
+    ),
     "not_stopped": ("{target} was not stopped", "{target} 并未被停止"),
     "waiting": ("still working, {seconds} s ...", "仍在进行,{seconds} 秒……"),
     "demo_step_engine": ("starting an engine ...", "启动引擎……"),
@@ -39,10 +62,12 @@ TEXTS: dict[str, tuple[str, str]] = {
     "problem": ("PROBLEM: {text}", "问题:{text}"),
     "no_gateway": ("no gateway is connected", "没有已连接的网关"),
     "gateway": ("gateway", "网关"),
+    "reduced": ("reduced", "功能受限"),
     "is_stopped": ("stopped", "已停止"),
     "is_running": ("running", "运行中"),
     "is_idle": ("idle", "空闲"),
     "unfinished": ("unfinished stop {id}", "未完成的停止 {id}"),
+    "no_stops": ("nothing was stopped yet", "还没有停止记录"),
     "receipt": (
         "{when}  {id}  {target}  killed {killed}  {word}",
         "{when}  {id}  {target}  杀死 {killed}  {word}",
@@ -106,5 +131,6 @@ def language(environ: Mapping[str, str] = os.environ) -> str:
     return "en"
 
 
-def say(key: str, **values: object) -> str:
-    return TEXTS[key][language() == "zh"].format(**values)
+def say(key: str, lang: str | None = None, /, **values: object) -> str:
+    """The text in `lang`, or in the language of this shell."""
+    return TEXTS[key][(lang or language()) == "zh"].format(**values)

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -41,7 +41,12 @@ class Client:
     """A person at the gateway. `session` is where `send`, `abort` and `history` go by default."""
 
     def __init__(
-        self, url: str, token: str, session: str = MAIN, timeout: float = OPEN_TIMEOUT
+        self,
+        url: str,
+        token: str,
+        session: str = MAIN,
+        timeout: float = OPEN_TIMEOUT,
+        caps: Sequence[str] = (),
     ) -> None:
         self.session = session
         self._events: list[Event] = []
@@ -56,7 +61,7 @@ class Client:
         self._reader = threading.Thread(target=self._read, name=f"client {url}", daemon=True)
         self._reader.start()
         try:
-            self.hello = self.call("connect", _handshake(token), timeout)
+            self.hello = self.call("connect", _handshake(token, caps), timeout)
         except BaseException:
             self.close()
             raise
@@ -195,13 +200,13 @@ class Client:
         return ", ".join(names) or "none at all"
 
 
-def _handshake(token: str) -> Frame:
+def _handshake(token: str, caps: Sequence[str]) -> Frame:
     return {
         "minProtocol": 3,
         "maxProtocol": 4,
         "client": IDENTITY,
         "role": "operator",
         "scopes": [f"operator.{scope}" for scope in SCOPES],
-        "caps": ["tool-events"],
+        "caps": ["tool-events", *caps],
         "auth": {"token": token},
     }

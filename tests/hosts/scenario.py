@@ -16,7 +16,7 @@ POLL = 0.02  # seconds; well below anything a test measures
 T = TypeVar("T")
 
 
-def until(probe: Callable[[], T], timeout: float, what: str) -> T:
+def until(probe: Callable[[], T | None], timeout: float, what: str) -> T:
     """The first true value of `probe`; TimeoutError naming `what` when there is none in time."""
     deadline = time.monotonic() + timeout
     while True:

@@ -56,6 +56,8 @@ class Telegram:
         self._calls: list[Call] = []
         self._updates: list[Params] = []  # not yet acknowledged by an offset
         self._shown: dict[int, dict[int, str]] = {}  # chat -> message id -> text
+        self._refusing: frozenset[str] = frozenset()
+        self._refused: list[Call] = []
         self._next_update = 1
         self._next_message = 100
         self._loopback = Loopback(type("TelegramHandler", (_Handler,), {"telegram": self}))
@@ -106,6 +108,16 @@ class Telegram:
         with self._changed:
             return list(self._shown.get(chat, {}).values())
 
+    def refuse(self, *methods: str) -> None:
+        """Fail these methods from now on, as a service that is down does; none: all work again."""
+        with self._changed:
+            self._refusing = frozenset(methods)
+
+    def refused(self, text: str) -> bool:
+        """Whether a message with this text was tried and refused."""
+        with self._changed:
+            return any(text in call.text for call in self._refused)
+
     def close(self) -> None:
         self._loopback.close()
         with self._changed:
@@ -115,6 +127,9 @@ class Telegram:
         """Record a call and return its `result`."""
         call = Call(time.time(), method, params)
         with self._changed:
+            if method in self._refusing:
+                self._refused.append(call)
+                raise ConnectionError(method)
             self._calls.append(call)
             match method:
                 case "getUpdates":
@@ -188,7 +203,11 @@ class _Handler(Handler):
         where = urlsplit(self.path)
         params = {**_parse(self.body()), **dict(parse_qsl(where.query))}
         method = where.path.rsplit("/", 1)[-1]
-        self.reply(200, {"ok": True, "result": self.telegram.answer(method, params)})
+        try:
+            self.reply(200, {"ok": True, "result": self.telegram.answer(method, params)})
+        except ConnectionError:
+            told = {"ok": False, "error_code": 502, "description": "Bad Gateway"}
+            self.reply(502, told)
 
 
 def _parse(raw: bytes) -> Params:

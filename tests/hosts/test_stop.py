@@ -2,111 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import signal
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from clawstop import receipts
 from product import NO_END, NO_GATE, NO_KILL, Patch, Product, crash_at
 
 from .client import Client
 from .gateway import Gateway
-from .install import host
 from .model import Step, execute
+from .protected import GONE, TURN, Work, engine_process, invoke, last_receipt, protected
 from .scenario import alive, transcript, until
 from .telegram import Telegram
 
 pytestmark = [pytest.mark.gateway, pytest.mark.timeout(300)]
 
-TURN = 60.0  # seconds; the first turn of a fresh gateway takes about 10
-GONE = 20.0  # seconds; a stop takes one, a busy machine more
 WAKE_WATCH = 8.0  # seconds; the soak watches for 40, here a wake has a few seconds to show itself
 
 
-@contextmanager
-def protected(
-    root: Path, *patches: Patch, telegram: Telegram | None = None
-) -> Iterator[tuple[Gateway, Product]]:
-    """A gateway with clawstop in it, with some of its mechanisms taken out."""
-    product = Product(root / "clawstop", *patches)
-    gateway = Gateway(
-        root / "gateway",
-        host(),
-        plugin=product.plugin,
-        agents=("main", "dev1"),
-        telegram=telegram,
-    )
-    product.wire(gateway.state_dir)
-    with gateway:
-        yield gateway, product
-
-
-@pytest.fixture(scope="module")
-def telegram() -> Iterator[Telegram]:
-    server = Telegram()
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="module")
-def running(
-    tmp_path_factory: pytest.TempPathFactory, telegram: Telegram
-) -> Iterator[tuple[Gateway, Product]]:
-    with protected(tmp_path_factory.mktemp("stop"), telegram=telegram) as both:
-        yield both
-
-
 # -- the scenario
-
-
-class Work:
-    """A run with one exec in the foreground, one in the background, and more to do."""
-
-    numbers = itertools.count(48400)  # a sleep of its own for each, so that each can be told
-
-    def __init__(self, gateway: Gateway, client: Client, name: str, session: str) -> None:
-        self.front, self.back = f"sleep {next(self.numbers)}", f"sleep {next(self.numbers)}"
-        gateway.model.scripts[name] = [
-            Step(
-                "On it.",
-                tools=[
-                    ("exec", {"command": self.back, "background": True}),
-                    execute(self.front),
-                ],
-            ),
-            Step(tools=[execute(f"touch {name}-effect")]),
-            Step("all done"),
-        ]
-        self.run: str = client.send(f"[[{name}]] go", session)["runId"]
-        until(lambda: alive(gateway, self.back), TURN, "the background exec runs")
-        until(lambda: alive(gateway, self.front), TURN, "the foreground exec runs")
-
-
-def invoke(gateway: Gateway, session: str) -> tuple[int, str]:
-    """Ask the gateway for a tool in this session, past any model: what the gate says."""
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{gateway.port}/tools/invoke",
-        data=json.dumps({"tool": "session_status", "args": {}, "sessionKey": session}).encode(),
-        headers={"authorization": f"Bearer {gateway.token}", "content-type": "application/json"},
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-
-
-def last_receipt(gateway: Gateway) -> dict[str, Any] | None:
-    return next(reversed(list(receipts.read(gateway.state_dir / "clawstop/receipts.jsonl"))), None)
 
 
 def by_command(gateway: Gateway, product: Product, client: Client, session: str) -> None:
@@ -129,13 +46,13 @@ def stopped_for_real(
     """The scenario: work, stop, and everything that must be true afterwards."""
     with gateway.client() as client:
         assert invoke(gateway, session)[0] == 200, "the session may act before the stop"
-        work = Work(gateway, client, name, session)
+        work = Work(gateway, name, lambda text: client.send(text, session))
         before = time.time()
         stop(gateway, product, client, session)
         until(lambda: (last_receipt(gateway) or {"at": 0})["at"] > before, GONE, "a receipt")
         receipt = last_receipt(gateway)
         assert receipt is not None
-        _, final = client.wait_final(work.run, timeout=GONE)
+        _, final = client.wait_final(work.said["runId"], timeout=GONE)
         assert final["payload"]["state"] == "aborted", "the run is ended"
         assert not alive(gateway, work.front), "the foreground process is dead"
         assert not alive(gateway, work.back), "the background process is dead"
@@ -255,11 +172,6 @@ def test_settings_hold_at_once_and_bad_ones_are_named(running: tuple[Gateway, Pr
     assert invoke(gateway, "agent:main:settings")[0] == 200
 
 
-def engine_process(gateway: Gateway) -> psutil.Process:
-    endpoint = json.loads((gateway.state_dir / "clawstop/endpoint.json").read_text())
-    return psutil.Process(endpoint["pid"])
-
-
 def test_an_engine_killed_comes_back_and_verdicts_are_the_same(
     running: tuple[Gateway, Product],
 ) -> None:
@@ -280,7 +192,7 @@ def test_a_stop_typed_while_the_engine_is_down_is_finished_by_the_next(
     session = "agent:main:tombstone"
     command = gateway.state_dir / "clawstop/command.json"
     with gateway.client() as client:
-        work = Work(gateway, client, "tomb", session)
+        work = Work(gateway, "tomb", lambda text: client.send(text, session))
         kept = command.read_text()
         command.unlink()  # nobody can start an engine now
         engine = engine_process(gateway)
@@ -306,14 +218,14 @@ def test_an_engine_killed_in_the_middle_of_a_stop_is_restarted_and_finishes_it(
     session = "agent:dev1:crash"
     crash = crash_at("async with self._slots:")
     with protected(tmp_path, *crash) as (gateway, product), gateway.client() as client:
-        work = Work(gateway, client, "crash", session)
+        work = Work(gateway, "crash", lambda text: client.send(text, session))
         done = product.run(gateway.state_dir, "stop", "dev1")
         assert done.returncode == 0, done.stdout + done.stderr
         assert (gateway.state_dir / "clawstop/crash0").exists()
         assert not alive(gateway, work.front)
         assert not alive(gateway, work.back)
         assert invoke(gateway, session)[0] == 403
-        _, final = client.wait_final(work.run, timeout=GONE)
+        _, final = client.wait_final(work.said["runId"], timeout=GONE)
         assert final["payload"]["state"] == "aborted"
         assert product.run(gateway.state_dir, "receipts", "--verify").returncode == 0
 

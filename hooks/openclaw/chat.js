@@ -1,0 +1,263 @@
+// What people say to the gateway, as far as it concerns a stop: their messages on the way to a run, every way in
+// which a stop shows itself in this host, and the line that a person gets for it.
+import crypto from "node:crypto";
+import { stopWord } from "./stopwords.js";
+
+const HOLD_MS = 2000; // how long a message waits for an engine that is away
+const ANSWER_MS = 8000; // how long the host's own "aborted" is held for our line; it gives a hook 15 s
+const DOWN_MS = 4000; // how long a person waits for an engine that is coming back; it takes about a second
+const LOOK_MS = 100;
+const SAME_MS = 1000; // one stop shows itself up to three times within this
+const RESET_MS = 60000; // a typed /new shows itself again when the host carries it out
+const SETTLE_MS = 5000; // a message that was steered into a run and not read becomes a run 0.5 s after its end
+const KEPT = 1000; // sessions remembered
+const CLAIM = { handled: true, queuedFinal: false, counts: { tool: 0, block: 0, final: 0 } };
+const DOWN = {
+  en: "Stopped. clawstop's engine is not running: processes are killed as soon as it is back (run `clawstop doctor`).",
+  zh: "已停止。clawstop 引擎未运行:引擎恢复后会立即清理进程(请运行 clawstop doctor)。",
+};
+
+export class Chat {
+  #bridge;
+  // What a newer instance of the plugin takes over. All by session.
+  memory = {
+    waiting: new Map(), // [{id, text, at, named}]: person's messages that have not become a run yet
+    dropped: new Map(), // the same, that a stop has discarded and no receipt has named yet
+    heard: new Map(), // {id, text, sender, route}: the last thing that was said, to the agent or to the host
+    spoke: new Map(), // when a person who may command said something that was no stop
+    stops: new Map(), // {at}: the last stop
+    answers: new Map(), // the line that takes the place of the host's own
+    resets: new Map(), // [when a /new was typed, and has not been carried out yet]
+  };
+
+  constructor(bridge) {
+    this.#bridge = bridge;
+  }
+
+  // -- messages
+
+  heard(session, said) {
+    if (session) remember(this.memory.heard, session, said);
+  }
+
+  // A person's message on its way to the agent, with the host's word on their authority. A claim keeps it from the
+  // agent: an order to stop, or a question to us.
+  async dispatched(event, hook) {
+    const ctx = event.ctx ?? {};
+    const session = event.sessionKey ?? ctx.SessionKey;
+    const said = { session, id: ctx.MessageSid, sender: ctx.SenderId ?? "", text: ctx.RawBody ?? ctx.CommandBody ?? ctx.Body ?? "" };
+    if (!session || !said.id || !isPerson(ctx)) return undefined;
+    const authorised = mayCommand(ctx);
+    const channel = event.originatingChannel ?? ctx.OriginatingChannel ?? ctx.Provider;
+    const route = { session, channel, to: event.originatingTo ?? ctx.OriginatingTo, account: ctx.AccountId, thread: ctx.MessageThreadId };
+    if (authorised && !ctx.media?.length) {
+      const word = stopWord(said.text, { names: namesOf(ctx, said.text) });
+      const about = { trigger: said.text, sender: said.sender, lang: word?.language, message: said.id };
+      if (word) return this.#claim(hook, route, this.stopped(session, about));
+      if (said.text.trim() === "/stops") return this.#claim(hook, route, this.#history());
+    }
+    if (authorised) remember(this.memory.spoke, session, Date.now());
+    await this.#message({ ...said, named: channel === "webchat" }, authorised);
+    const turn = ctx.CommandTurn;
+    if (authorised && turn?.authorized && ["new", "reset"].includes(turn.commandName)) {
+      remember(this.memory.resets, session, [...this.#typed(session), Date.now()]);
+      this.#beginAnew(session, `/${turn.commandName}`, said.sender);
+    }
+    return undefined;
+  }
+
+  // Nothing of it becomes part of the conversation; the line comes when it is true, past any run.
+  #claim(hook, route, answer) {
+    hook?.userTurnTranscriptRecorder?.markBlocked?.();
+    void answer?.then((text) => text && this.#bridge.say(route, text));
+    return CLAIM;
+  }
+
+  async #message({ session, id, sender, text, named }, authorised) {
+    const { waiting } = this.memory;
+    const came = Date.now();
+    const others = waiting.get(session) ?? [];
+    if (others.some((one) => one.id === id)) return; // the host tells a message twice
+    remember(waiting, session, [...others, { id, text: text.slice(0, 200), at: came, named }].slice(-20));
+    const wanted = () => waiting.get(session)?.some((one) => one.id === id); // a stop since then takes it away
+    try {
+      await this.#bridge.engine.ask("message", () => ({ session, id, sender, authorised, age_ms: Date.now() - came }), HOLD_MS, wanted);
+    } catch (error) {
+      this.#bridge.notReleased(session, error);
+    }
+  }
+
+  // Whether a run of this session is a person's: a message of theirs waits there. On a page the run has its id;
+  // elsewhere the oldest one is meant.
+  takeFor(run, session) {
+    const waiting = this.memory.waiting.get(session) ?? [];
+    const mine = waiting.find((one) => one.id === run) ?? waiting.find((one) => !one.named);
+    if (!mine) return false;
+    this.#keep(session, (one) => one !== mine);
+    return true;
+  }
+
+  #keep(session, wanted) {
+    const rest = (this.memory.waiting.get(session) ?? []).filter(wanted);
+    if (rest.length) this.memory.waiting.set(session, rest);
+    else this.memory.waiting.delete(session);
+  }
+
+  // A run ended: what was steered into it and has not become a run of its own soon was read by it.
+  settle(session) {
+    const read = new Set(this.memory.waiting.get(session) ?? []);
+    if (read.size) setTimeout(() => this.#keep(session, (one) => !read.has(one)), SETTLE_MS).unref();
+  }
+
+  // The messages of these sessions that a stop has discarded, told once.
+  discarded(covered, before) {
+    const { waiting, dropped } = this.memory;
+    for (const session of [...waiting.keys()]) if (covered(session)) this.#discard(session, before);
+    const rows = [];
+    for (const [session, messages] of dropped) {
+      if (!covered(session)) continue;
+      rows.push(...messages.map(({ id, text }) => ({ session, id, text })));
+      dropped.delete(session);
+    }
+    return rows;
+  }
+
+  #discard(session, before) {
+    const { waiting, dropped } = this.memory;
+    const old = (waiting.get(session) ?? []).filter((one) => one.at < before);
+    if (old.length) remember(dropped, session, [...(dropped.get(session) ?? []), ...old]);
+    this.#keep(session, (one) => one.at >= before);
+  }
+
+  // -- a stop, however it shows itself
+
+  // Gives the line for the person; none when it is a stop that has shown itself before. `at` is when it was said.
+  stopped(session, { trigger, sender, lang, message, at = Date.now() } = {}) {
+    const { stops, spoke } = this.memory;
+    const last = stops.get(session)?.at ?? 0;
+    const since = spoke.get(session) ?? 0; // what a person wants now
+    const same = since > last ? at < since : at - last < SAME_MS;
+    if (last && same) return undefined;
+    const words = trigger ?? "/stop";
+    const language = lang ?? stopWord(words)?.language ?? "en";
+    this.#discard(session, Infinity);
+    const stop = { id: message ? idOf(session, message) : crypto.randomUUID(), session, trigger: words.slice(0, 200).toWellFormed(), sender: sender ?? "", lang: language };
+    remember(stops, session, { at });
+    const down = DOWN[language] ?? DOWN.en;
+    const done = this.#bridge.carryOut(stop).then(
+      ({ lines }) => lines.join("\n"),
+      () => down,
+    );
+    return Promise.race([done, this.#away(done).then(() => down)]);
+  }
+
+  // Until the engine has been away for a while, or the stop is done.
+  async #away(done) {
+    let over = false;
+    void done.then(() => (over = true));
+    for (let away = 0; !over && away < DOWN_MS; away = this.#bridge.engine.connected ? 0 : away + LOOK_MS) {
+      await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
+    }
+  }
+
+  // Somebody with the right to do so said stop on a channel; the host has aborted what ran and says so itself: our
+  // line goes out in its place, see `instead`, or behind it when it comes too late.
+  channelStopped(session, message) {
+    if (!session) return;
+    const heard = this.memory.heard.get(session);
+    const { text, sender, route } = heard?.id === message ? heard : {};
+    const answer = this.stopped(session, { trigger: text, sender, message });
+    if (!answer) return;
+    this.#bridge.hostEnds(session);
+    const slot = { answer, taken: false };
+    remember(this.memory.answers, session, slot);
+    const late = new Promise((resolve) => setTimeout(resolve, ANSWER_MS).unref());
+    void Promise.all([answer, late]).then(([line]) => {
+      if (slot.taken) return;
+      this.memory.answers.delete(session);
+      if (route) this.#bridge.say({ session, ...route }, line);
+    });
+  }
+
+  // What the host says of its own accord right after a stop: gives our line instead, once it is known.
+  async instead(session) {
+    const slot = this.memory.answers.get(session);
+    if (!slot) return undefined;
+    this.memory.answers.delete(session);
+    const line = await Promise.race([slot.answer, new Promise((resolve) => setTimeout(resolve, ANSWER_MS - 500).unref())]);
+    slot.taken = Boolean(line);
+    return line;
+  }
+
+  // The same on a page: the host has nothing to say there, so we do.
+  operatorStopped({ session: key, text, method, at }) {
+    const session = this.#bridge.canonical(key);
+    if (this.#bridge.ending.isOurs(session)) return;
+    const answer = this.stopped(session, { trigger: text ?? method, sender: "operator", at });
+    if (!answer) return;
+    this.#bridge.hostEnds(session);
+    void answer.then((line) => this.#bridge.say({ session }, line));
+  }
+
+  // It may be the stop that the host reports next: a lifecycle event knows neither the word nor who said it.
+  operatorAsked({ session: key, text, method, at }) {
+    const session = this.#bridge.canonical(key);
+    if (method !== "chat.send" || stopWord(text)) remember(this.memory.heard, session, { text: text ?? method, sender: "operator", at });
+  }
+
+  // The host aborted a run because somebody said so.
+  runAborted(session) {
+    const heard = this.memory.heard.get(session);
+    const { text, sender } = Date.now() - (heard?.at ?? 0) < SAME_MS ? heard : {};
+    return this.stopped(session, { trigger: text, sender });
+  }
+
+  // -- a conversation begun anew
+
+  // The host resets a session: typed, which we have seen already, or over RPC, which only it has checked.
+  reset(session, how) {
+    const [typed, ...rest] = this.#typed(session);
+    remember(this.memory.resets, session, rest);
+    if (session && !typed) this.#beginAnew(session, `/${how ?? "reset"}`, "operator");
+  }
+
+  #typed(session) {
+    return (this.memory.resets.get(session) ?? []).filter((at) => Date.now() - at < RESET_MS);
+  }
+
+  #beginAnew(session, trigger, sender) {
+    this.#bridge.hostEnds(session);
+    const stop = { id: crypto.randomUUID(), session, trigger, sender, latch: false };
+    this.#bridge.carryOut(stop).catch(() => undefined); // its tombstone is written
+  }
+
+  async #history() {
+    const { lines } = await this.#bridge.engine.ask("stops", {}, HOLD_MS).catch((error) => ({ lines: [error.message] }));
+    return lines.join("\n");
+  }
+}
+
+// Not the host talking to itself: it continues what was cut off by a restart in a message's clothes.
+function isPerson(ctx) {
+  const outside = !ctx.InputProvenance || ctx.InputProvenance.kind === "external_user";
+  return (ctx.InboundEventKind ?? "user_request") === "user_request" && ctx.InternalTurnSource === undefined && outside;
+}
+
+// Whether the host lets this person command the agent. In a direct chat whoever got this far may: some channels work
+// it out only for commands.
+const mayCommand = (ctx) => ctx.CommandAuthorized === true || (ctx.ChatType === "direct" && ctx.InboundAccessAuthorized === true);
+
+// What the bot is called here. One mention in a text that mentions the bot is the bot's.
+function namesOf(ctx, text) {
+  const mentions = text.match(/@\S+/g) ?? [];
+  return [ctx.BotUsername, ctx.WasMentioned === true && mentions.length === 1 ? mentions[0] : undefined];
+}
+
+// The same message is the same stop, also when it is told again.
+const idOf = (session, message) => crypto.createHash("sha256").update(`${session} ${message}`).digest("hex").slice(0, 32);
+
+function remember(map, key, value) {
+  map.delete(key);
+  map.set(key, value);
+  if (map.size > KEPT) map.delete(map.keys().next().value);
+}

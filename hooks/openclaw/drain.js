@@ -1,0 +1,71 @@
+// What waits in the host to go on after a stop, and how it is taken away: background tasks, wake-ups, deliveries,
+// scheduled jobs. All in process; each part gives the rows that a receipt lists.
+const wakeQueues = () => globalThis[Symbol.for("openclaw.systemEvents.queues")];
+const deliveries = import("openclaw/plugin-sdk/delivery-queue-runtime").catch(() => undefined); // see host.js
+const EXEC = "exec:"; // how the host marks a wake-up that reports a background process
+const LIVE = new Set(["queued", "running"]);
+
+const short = (text) => String(text ?? "").slice(0, 200);
+const agentOf = (session) => /^agent:([^:]*):/.exec(session)?.[1] ?? "main";
+
+// The background processes that a wake-up of this session would report.
+export const wakesOf = (session) => (wakeQueues()?.get(session)?.queue ?? []).map((event) => event.contextKey).filter((key) => key?.startsWith(EXEC));
+
+export function dropWakes(sessions, execs) {
+  const dead = new Set(execs.map((id) => EXEC + id));
+  for (const session of sessions) {
+    const waiting = wakeQueues()?.get(session);
+    if (!waiting) continue;
+    waiting.queue = waiting.queue.filter((event) => !dead.has(event.contextKey));
+    if (!waiting.queue.length) wakeQueues().delete(session);
+  }
+}
+
+// A task that is cancelled before its process dies wakes nobody. Subagents are ended as runs: cancelling their task
+// would wake the parent.
+export async function cancelTasks(api, sessions, execs) {
+  const rows = [];
+  for (const session of sessions) {
+    const tasks = api.runtime.tasks?.runs?.bindSession?.({ sessionKey: session, agentId: agentOf(session) });
+    for (const task of tasks?.list() ?? []) {
+      if (!LIVE.has(task.status) || !execs.includes(task.sourceId)) continue;
+      const done = await tasks.cancel({ taskId: task.id, cfg: api.runtime.config.current() });
+      rows.push({ id: task.id, session, about: short(task.title), outcome: done?.cancelled === false ? short(done.reason ?? "not cancelled") : "cancelled" });
+    }
+  }
+  return rows;
+}
+
+// Messages that were written and not yet delivered. "Delivering" nothing makes the host remove them.
+export async function dropDeliveries(api, log, covered, before) {
+  const queue = await deliveries;
+  const rows = new Map(); // the host asks about an entry twice
+  const stale = (entry) => covered(entry.session?.key) && (entry.enqueuedAt ?? 0) < before;
+  await queue?.drainPendingDeliveries?.({
+    drainKey: `clawstop:${crypto.randomUUID()}`, // the host lets only one of a name run at a time
+    logLabel: "clawstop",
+    log,
+    cfg: api.runtime.config.current(),
+    deliver: async () => [],
+    selectEntry: (entry) => {
+      const match = stale(entry);
+      const text = entry.renderedBatchPlan?.items?.map((item) => item.text).join(" ");
+      if (match) rows.set(entry.id, { id: entry.id, session: entry.session.key, about: short(text) });
+      return { match, bypassBackoff: true };
+    },
+  });
+  return [...rows.values()];
+}
+
+// Turn scheduled jobs off or on; one that is gone by itself is no problem.
+export async function switchJobs(cron, ids, enabled) {
+  if (!ids.length) return [];
+  if (!cron) throw new Error("the host's scheduler is not there");
+  const rows = [];
+  const known = new Set((await cron.list({ includeDisabled: true })).map((job) => job.id));
+  for (const id of ids) {
+    if (known.has(id)) await cron.update(id, { enabled });
+    rows.push({ id, outcome: known.has(id) ? (enabled ? "on" : "off") : "gone" });
+  }
+  return rows;
+}

@@ -1,0 +1,77 @@
+"""What a person is told about a stop: a line or two, in their language."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from .words import say
+
+Receipt = Mapping[str, Any]
+
+SHORT = 60  # characters of a call: a phone shows two lines of it
+MOST = 3  # calls that are named
+
+
+def killed(receipt: Receipt) -> int:
+    return sum(process["result"] == "dead" for process in receipt["processes"])
+
+
+def idle(receipt: Receipt) -> bool:
+    """Nothing was there to stop."""
+    return not (receipt["runs"] or receipt["processes"] or receipt["left"])
+
+
+def summary(receipt: Receipt, lang: str | None = None) -> str:
+    """One line of a list of stops."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(receipt["at"]))
+    word = say("converged" if receipt["converged"] else "incomplete", lang)
+    told = {"when": when, "word": word, "killed": killed(receipt)}
+    return say("receipt", lang, id=receipt["id"], target=receipt["target"], **told)
+
+
+def lines(receipt: Receipt, lang: str | None = None) -> list[str]:
+    """What is left comes first; then what was done; then what was already out of our hands."""
+    target, id = receipt["target"], receipt["id"]
+    told = []
+    drained = receipt.get("drained") or {}  # an older clawstop wrote none
+    if not receipt["converged"]:
+        told.append(say("not_complete", lang, target=target))
+        told += [f"  - {problem}" for problem in receipt["left"]]
+        told.append(say("again", lang))
+    if idle(receipt):
+        told.append(say("nothing_ran", lang, target=target, id=id))
+    else:
+        counts = {"runs": len(receipt["runs"]), "killed": killed(receipt)}
+        took = max(receipt["ms"].values())
+        told.append(say("stopped", lang, target=target, ms=took, id=id, **counts))
+    told += _calls(receipt, ("done", "failed"), "already_done", lang)
+    told += _calls(receipt, ("outcome unknown",), "maybe_done", lang)
+    off = [job for job in drained.get("jobs", []) if job["outcome"] == "off"]
+    if off:
+        told.append(say("jobs_off", lang, count=len(off), id=id))
+    if receipt.get("scheduled"):
+        calls = "; ".join(call[:SHORT] for call in receipt["scheduled"][:MOST])
+        told.append(say("scheduled_elsewhere", lang, calls=calls))
+    for kind, key in (("outbound", "withdrawn"), ("queued", "discarded")):
+        if drained.get(kind):
+            told.append(say(key, lang, count=len(drained[kind])))
+    if receipt["spared"]:
+        told.append(say("spared", lang, agents=", ".join(receipt["spared"])))
+    return told
+
+
+def _calls(receipt: Receipt, outcomes: tuple[str, ...], key: str, lang: str | None) -> list[str]:
+    """The calls that can be seen from outside this machine, of these outcomes."""
+    calls = [
+        f"{call['tool']} {call['input'][:SHORT]}".strip()
+        for call in receipt["tools"]
+        if call.get("reach") == "outside" and call["outcome"] in outcomes
+    ]
+    if not calls:
+        return []
+    named = "; ".join(calls[:MOST])
+    if len(calls) > MOST:
+        named = say("and_more", lang, calls=named, count=len(calls) - MOST)
+    return [say(key, lang, calls=named)]

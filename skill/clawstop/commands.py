@@ -1,0 +1,137 @@
+"""What the command line asks of the engine, one method a question."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import __version__, callers, processes, receipts, scopes, targets
+from .errors import UsageError
+from .params import Params, number, text
+from .protocol import Peer
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+class Commands:
+    """Every public method may be asked for by name."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._stops = engine.stops
+        self._bridges = engine.bridges
+
+    async def stop(self, peer: Peer | None, params: Params) -> Params:
+        name, main = text(params, "target"), params.get("include_main") is True
+        agents = self._engine.agents
+        try:
+            target = targets.resolve(name, self._store, agents(), include_main=main)
+        except UsageError:
+            await self._bridges.wait()  # a gateway that is coming back knows agents we may not
+            target = targets.resolve(name, self._store, agents(), include_main=main)
+        if params.get("dry_run") is True:
+            return self._preview(target)
+        grace = params.get("grace")
+        request = self._engine.request(
+            text(params, "id"),
+            target,
+            "clawstop stop",
+            text(params, "who"),
+            grace=float(grace) if isinstance(grace, int | float) else None,
+            caller=_caller(peer, params),
+        )
+        return await self._stops.stop(request)
+
+    def _preview(self, target: targets.Target) -> Params:
+        inside = [*target.scopes, *target.sessions]
+        runs = [
+            {"run": run, "session": session, "generation": generation}
+            for run, session, generation in self._store.live_runs()
+            if any(scopes.covers(scope, session) for scope in inside)
+        ]
+        state = self._engine.paths.state_id
+        owned = processes.find(
+            lambda owner: (
+                owner.state == state
+                and any(scopes.covers(scope, owner.session) for scope in inside)
+            )
+        )
+        return {
+            "dry_run": True,
+            "target": target.name,
+            "scopes": target.scopes,
+            "sessions": target.sessions,
+            "spared": target.spared,
+            "runs": runs,
+            "processes": [
+                {"pid": o.ident.pid, "session": o.owner.session, "command": o.command}
+                for o in owned
+            ],
+        }
+
+    async def release(self, peer: Peer | None, params: Params) -> Params:
+        """Only a person may: a process that a run started is refused, however it got here."""
+        callers.refuse_owned(_caller(peer, params), "release")
+        target = targets.resolve(text(params, "target"), self._store, self._engine.agents())
+        lifted = [scope for wide in target.scopes for scope in self._store.release(wide)]
+        await self._bridges.push(self._stops.mirror())
+        return {"target": target.name, "released": lifted}
+
+    async def restore(self, peer: Peer | None, params: Params) -> Params:
+        """Bring back what a stop took away. Only a person may."""
+        callers.refuse_owned(_caller(peer, params), "restore")
+        id = text(params, "receipt")
+        file = self._engine.paths.receipts
+        receipt = receipts.find(file, id) if id else next(receipts.latest(file), None)
+        if receipt is None:
+            raise UsageError(f"there is no receipt {id}" if id else "nothing was stopped yet")
+        off = [row["id"] for row in self._store.jobs_of(receipt["id"])]
+        if off and not list(self._bridges):
+            await self._bridges.wait()
+        if off and not list(self._bridges):
+            raise UsageError("no gateway is connected: start it, its scheduler has the jobs")
+        rows = await self._bridges.jobs_on(off) if off else []
+        self._store.jobs_on([row["id"] for row in rows if row["outcome"] == "on"])
+        return {"receipt": receipt["id"], "jobs": rows}
+
+    async def status(self, peer: Peer | None, params: Params) -> Params:
+        engine = self._engine
+        problems = [*engine.problems, *engine.plugins.problems]
+        problems += [f"gateway {pid} runs but is not connected" for pid in self._bridges.absent()]
+        problems += [f"stop {id} is not on disk: free some space" for id in self._stops.brakes]
+        problems += [lost for bridge in self._bridges for lost in bridge.reduced()]
+        mirror = self._stops.mirror()
+        runs: dict[str, list[str]] = {}
+        for run, session, _ in self._store.live_runs():
+            runs.setdefault(session, []).append(run)
+        return {
+            "version": __version__,
+            "folder": str(engine.paths.root),
+            "gateways": [
+                {"host": b.host, "version": b.version, "pid": b.pid, **b.capabilities}
+                | {"hook_ms": await b.spent()}
+                for b in self._bridges
+            ],
+            "agents": engine.agents(),
+            "sessions": [
+                {
+                    "session": key,
+                    "generation": self._store.generation(key),
+                    "stopped_since": engine.standing(key).latched_since,
+                    "runs": runs.get(key, []),
+                }
+                for key in sorted({*mirror["sessions"], *runs})
+            ],
+            "latches": sorted(mirror["latches"]),
+            "unfinished": [stop for stop, _, _ in self._store.unfinished_stops()],
+            "settings": vars(engine.settings),
+            "plugins": engine.plugins.names,
+            "problems": problems,
+        }
+
+
+def _caller(peer: Peer | None, params: Params) -> int:
+    """The pid that asks: the system's word where it gives one, else the caller's own."""
+    told = peer.pid if peer else None
+    return told if told is not None else number(params, "pid")

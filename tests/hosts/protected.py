@@ -1,0 +1,133 @@
+"""Owns a gateway with clawstop in it, a run worth stopping, and what is asked afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from clawstop import receipts
+from product import Patch, Product
+
+from . import config
+from .gateway import Gateway
+from .install import host
+from .model import Step, execute
+from .scenario import alive, until
+from .telegram import GROUP, PERSON, Telegram
+
+TURN = 60.0  # seconds; the first turn of a fresh gateway takes about 10
+GONE = 20.0  # seconds; a stop takes one, a busy machine more
+
+
+STUBBORN = Path(__file__).parent / "stubborn"
+MENTIONED = GROUP - 1  # the group in which the bot answers only when it is mentioned
+
+
+@contextmanager
+def protected(
+    root: Path,
+    *patches: Patch,
+    telegram: Telegram | None = None,
+    stubborn: bool = False,
+    **options: Any,
+) -> Iterator[tuple[Gateway, Product]]:
+    """A gateway with clawstop in it, with some of its mechanisms taken out; `stubborn` adds
+    somebody else's plugin, whose tools hang."""
+    product = Product(root / "clawstop", *patches)
+    options.setdefault("agents", ("main", "dev1"))
+    options["env"] = {"OPENCLAW_SKIP_CRON": None, **options.get("env", {})}
+    people: dict[str, Any] = {
+        "groupAllowFrom": [str(PERSON)],
+        "groups": {"*": {"requireMention": False}, str(MENTIONED): {"requireMention": True}},
+    }
+    channels: dict[str, Any] = {"channels": {"telegram": people}} if telegram else {}
+    overrides = config.merge(channels, options.pop("overrides", {}))
+    if stubborn:
+        folders = [str(product.plugin), str(STUBBORN)]
+        allowed = ["memory-core", "clawstop", "stubborn", *(["telegram"] if telegram else [])]
+        entry = {"stubborn": {"enabled": True}}
+        more = {"allow": allowed, "load": {"paths": folders}, "entries": entry}
+        overrides = config.merge(overrides, {"plugins": more})
+    options["overrides"] = overrides
+    gateway = Gateway(root / "gateway", host(), plugin=product.plugin, telegram=telegram, **options)
+    product.wire(gateway.state_dir)
+    with gateway:
+        yield gateway, product
+
+
+class Work:
+    """A run with one exec in the foreground, one in the background, and more to do."""
+
+    numbers = itertools.count(48400)  # a sleep of its own for each, so that each can be told
+
+    def __init__(self, gateway: Gateway, name: str, say: Callable[[str], Any]) -> None:
+        """`say` tells the agent to go."""
+        self.gateway, self.name = gateway, name
+        self.front, self.back = f"sleep {next(self.numbers)}", f"sleep {next(self.numbers)}"
+        gateway.model.scripts[name] = [
+            Step(
+                "On it.",
+                tools=[
+                    ("exec", {"command": self.back, "background": True}),
+                    execute(self.front),
+                ],
+            ),
+            Step(tools=[execute(f"touch {name}-effect")]),
+            Step("all done"),
+        ]
+        self.said = say(f"[[{name}]] go")
+        until(lambda: alive(gateway, self.back), TURN, "the background exec runs")
+        until(lambda: alive(gateway, self.front), TURN, "the foreground exec runs")
+
+    @property
+    def alive(self) -> list[str]:
+        """Which of its two processes live."""
+        return [command for command in (self.front, self.back) if alive(self.gateway, command)]
+
+    def later(self, since: float) -> list[str]:
+        """What it still did after `since`."""
+        asked = self.gateway.model.requests_since(since, self.name)
+        files = [*self.gateway.root.glob(f"workspaces/*/{self.name}-effect")]
+        return [f"model request {request.step}" for request in asked] + [str(f) for f in files]
+
+
+def receipt_since(gateway: Gateway, session: str, since: float) -> dict[str, Any]:
+    """The receipt of the first stop of this session since then, once it is there."""
+
+    def look() -> dict[str, Any] | None:
+        for receipt in receipts.read(gateway.state_dir / "clawstop/receipts.jsonl"):
+            if receipt["at"] > since and session in receipt["sessions"]:
+                return receipt
+        return None
+
+    return until(look, GONE, f"a receipt of {session}")
+
+
+def invoke(gateway: Gateway, session: str) -> tuple[int, str]:
+    """Ask the gateway for a tool in this session, past any model: what the gate says."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{gateway.port}/tools/invoke",
+        data=json.dumps({"tool": "session_status", "args": {}, "sessionKey": session}).encode(),
+        headers={"authorization": f"Bearer {gateway.token}", "content-type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def last_receipt(gateway: Gateway) -> dict[str, Any] | None:
+    return next(reversed(list(receipts.read(gateway.state_dir / "clawstop/receipts.jsonl"))), None)
+
+
+def engine_process(gateway: Gateway) -> psutil.Process:
+    endpoint = json.loads((gateway.state_dir / "clawstop/endpoint.json").read_text())
+    return psutil.Process(endpoint["pid"])

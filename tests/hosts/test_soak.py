@@ -1,0 +1,69 @@
+"""After its acknowledgement a stopped run does nothing: many random stops on a real gateway.
+
+A few on every run, 200 with `python3 skill test --soak`, and then beside a gateway without
+clawstop. CLAWSTOP_TEST_SEED replays the same plan.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .gateway import Gateway
+from .install import host
+from .protected import protected
+from .soak import NATIVE, WORDS, Soak
+from .telegram import Telegram
+
+LONG = bool(os.environ.get("CLAWSTOP_TEST_SOAK"))
+STOPS = 200 if LONG else 16
+WORKERS = 3 if LONG else 4
+
+pytestmark = [pytest.mark.gateway, pytest.mark.timeout(3600 if LONG else 300)]
+
+
+@pytest.fixture
+def phone() -> Iterator[Telegram]:
+    server = Telegram()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def dice() -> random.Random:
+    seed = os.environ.get("CLAWSTOP_TEST_SEED") or str(random.randrange(10**9))
+    print(f"CLAWSTOP_TEST_SEED={seed}")
+    return random.Random(seed)
+
+
+def test_nothing_happens_after_the_acknowledgement_of_any_stop(
+    tmp_path: Path, phone: Telegram, dice: random.Random
+) -> None:
+    ways = [f"page {word}" for word in (*WORDS, "chat.abort")]
+    ways += [f"phone {word}" for word in WORDS] + ["shell stop"] * 3
+    with protected(tmp_path, telegram=phone) as (gateway, product):
+        soak = Soak(gateway, phone, product, dice)
+        soak.run(STOPS, WORKERS, ways)
+        print(json.dumps(soak.table(), indent=1, ensure_ascii=False))
+        hooks = [g["hook_ms"] for g in product.json(gateway.state_dir, "status")["gateways"]]
+        print(json.dumps({"time in our hooks": hooks}))
+        chain = product.run(gateway.state_dir, "receipts", "--verify")
+        assert chain.returncode == 0, chain.stdout
+    assert soak.after == []
+
+
+@pytest.mark.skipif(not LONG, reason="a comparison, not a check: `--soak` makes it")
+def test_the_same_without_clawstop(tmp_path: Path, phone: Telegram, dice: random.Random) -> None:
+    people = {"groupAllowFrom": ["42"], "groups": {"*": {"requireMention": False}}}
+    overrides = {"channels": {"telegram": people}}
+    agents = ("main", "dev1")
+    with Gateway(tmp_path, host(), agents=agents, telegram=phone, overrides=overrides) as gateway:
+        soak = Soak(gateway, phone, None, dice)
+        soak.run(60, WORKERS, [f"page {word}" for word in NATIVE] + ["phone /stop", "phone stop"])
+        print(json.dumps(soak.table(), indent=1, ensure_ascii=False))
+    assert soak.after != [], "then nobody needs clawstop any more"
