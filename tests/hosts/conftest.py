@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from product import Product
 
 from .gateway import Gateway
-from .protected import protected
+from .protected import logs, protected
 from .telegram import Telegram
 
 
@@ -25,3 +25,15 @@ def running(
 ) -> Iterator[tuple[Gateway, Product]]:
     with protected(tmp_path_factory.mktemp("stop"), telegram=telegram) as both:
         yield both
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Beside a failure in the shared gateway stands what that gateway logged."""
+    report = yield
+    both = item.funcargs.get("running")
+    if report.failed and isinstance(both, tuple):
+        report.sections.append(("the shared gateway", logs(both[0])))
+    return report

@@ -23,6 +23,7 @@ from .scenario import alive, until
 from .telegram import GROUP, PERSON, Telegram
 
 TURN = 60.0  # seconds; the first turn of a fresh gateway takes about 10
+LOG = 20_000  # characters of each log beside a failure
 GONE = 20.0  # seconds; a stop takes one, a busy machine more
 
 
@@ -59,7 +60,18 @@ def protected(
     gateway = Gateway(root / "gateway", host(), plugin=product.plugin, telegram=telegram, **options)
     product.wire(gateway.state_dir)
     with gateway:
-        yield gateway, product
+        try:
+            yield gateway, product
+        except BaseException:
+            print(logs(gateway))
+            raise
+
+
+def logs(gateway: Gateway) -> str:
+    """What gateway and engine logged last: for a test that failed, as they are gone after it."""
+    engine = gateway.state_dir / "clawstop/engine.log"
+    told = engine.read_text(errors="replace") if engine.is_file() else ""
+    return f"--- gateway\n{gateway.log_text()[-LOG:]}\n--- engine\n{told[-LOG:]}"
 
 
 class Work:

@@ -29,8 +29,10 @@ from .telegram import GROUP, Telegram
 
 WATCH = 40.0  # seconds: the host holds a wake back for up to 30
 ANSWER = 30.0  # seconds for an acknowledgement; a stop takes one
-TURN = 90.0  # seconds for a run to begin on a machine that is busy with six others
+TURN = 60.0  # seconds for a run to begin on a machine that is busy with six others
 CLOCK = 0.05  # seconds by which a file's time may be late
+
+MAINTENANCE = "another OpenClaw process owns state-lifecycle"
 
 NATIVE = ("/stop", "stop", "停止")
 WORDS = (*NATIVE, "中断", "/cancel", "arrêt")
@@ -118,18 +120,29 @@ class Soak:
         session = f"agent:main:telegram:group:{chat}" if on_phone else f"agent:dev1:{name}"
         stop = Stop(name, session, how, chat)
         with self.gateway.client(session) as client:
-            begun = time.time()
-            if on_phone:
-                self.telegram.say(f"[[{name}]] go", chat=chat)
-            else:
-                client.send(f"[[{name}]] go")
-            until(lambda: self.gateway.model.requests_since(begun, name), TURN, f"{name} runs")
+            self._go(stop, client)
             time.sleep(wait)
             self._say_stop(stop, client)
             self.stops.append(stop)
             if not on_phone:
                 time.sleep(0.2)
                 self._keep(stop, client)
+
+    def _go(self, stop: Stop, client: Client) -> None:
+        """Say it until it runs: a message that meets the host's own maintenance fails there."""
+        for _ in range(3):
+            if stop.chat is not None:
+                self.telegram.say(f"[[{stop.name}]] go", chat=stop.chat)
+            else:
+                client.send(f"[[{stop.name}]] go")
+            try:
+                until(lambda: self.gateway.model.requests_since(0, stop.name), TURN, f"{stop} runs")
+                return
+            except TimeoutError:
+                lines = self.gateway.log_text().splitlines()
+                if not any(MAINTENANCE in line and f"={stop.session} " in line for line in lines):
+                    raise
+        raise TimeoutError(f"the host takes no message: {stop}")
 
     def _say_stop(self, stop: Stop, client: Client) -> None:
         word = stop.how.split(" ", 1)[1]

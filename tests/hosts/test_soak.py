@@ -24,7 +24,7 @@ LONG = bool(os.environ.get("CLAWSTOP_TEST_SOAK"))
 STOPS = 200 if LONG else 16
 WORKERS = 3 if LONG else 4
 
-pytestmark = [pytest.mark.gateway, pytest.mark.timeout(3600 if LONG else 300)]
+pytestmark = [pytest.mark.gateway, pytest.mark.timeout(3600 if LONG else 600)]
 
 
 @pytest.fixture
