@@ -23,7 +23,7 @@ ROOT = SKILL.parent
 OLDEST = (3, 11)
 COMPLETE = "clawstop-complete"  # written into an environment last: without it, it is half made
 FRESH = "clawstop_fresh"  # a -X option: the environment was made a moment ago, once is enough
-ONCE = ("run", "restore")  # commands that may have done their work, and would do it twice
+ONCE = ("restore",)  # commands that may have done their work, and would do it twice
 OURS = ("clawstop", "clawstop_hooks", "hosts")  # what no environment holds
 DOT = 1.0  # seconds: what moves this often is seen to be alive
 LOOK = 0.1  # how often another set-up is looked at; it takes seconds
@@ -73,6 +73,8 @@ def inside() -> bool:
 def start(arguments: "list[str]") -> None:
     """Go on as the environment's Python, with the same code."""
     command = command_of(arguments)
+    if command == "run":
+        launch(arguments)
     gateway = any(word.split("=")[0] == "--gateway" for word in arguments)
     testing = command == "test" or (command == "demo" and gateway)
     lock = ROOT / "tests" / "requirements.txt" if testing else SKILL / "requirements.txt"
@@ -96,6 +98,22 @@ def start(arguments: "list[str]") -> None:
                 raise Broken(f"{python} was just made and cannot be run: {error}") from None
             say(f"its environment is damaged ({error})")
             unmark(folder)
+
+
+def launch(arguments: "list[str]") -> None:
+    """`run` needs no environment, and every long command of an agent waits for it."""
+    at = arguments.index("run")
+    for number, word in enumerate(arguments[:at]):
+        if word.split("=")[0] == "--state-dir":
+            value = word.partition("=")[2] or arguments[number + 1]
+            os.environ["OPENCLAW_STATE_DIR"] = value
+    script = str(SKILL / "clawstop" / "launch.py")
+    command = [sys.executable, "-I", "-S", script, *arguments[at + 1 :]]
+    if os.name != "nt":
+        os.execv(command[0], command)
+    import subprocess
+
+    sys.exit(subprocess.run(command, check=False).returncode)
 
 
 def command_of(arguments: "list[str]") -> str:

@@ -43,7 +43,7 @@ NO_END = (
 NO_KILL = (
     Patch(
         "hooks/clawstop_hooks/reaper.py",
-        "[reaping.reap(stop.owns, spare=stop.spare, grace=stop.grace)]",
+        "[reaping.reap(stop.owns, proofs=stop.proofs, spare=stop.spare, grace=stop.grace)]",
         "[]",
     ),
     # The host ends a task's process, if it can, when the task is cancelled.

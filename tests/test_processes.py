@@ -19,7 +19,7 @@ from typing import NoReturn
 import psutil
 import pytest
 import zoo
-from clawstop import cookies, processes, reaping
+from clawstop import cookies, ownership, processes, reaping
 from clawstop.cookies import Owner
 from clawstop.processes import Ident, Sameness
 from clawstop.reaping import Outcome, Reaped, reap
@@ -128,7 +128,7 @@ def test_found_is_exactly_who_carries_a_matching_cookie(
 ) -> None:
     mine = zoo.sleeper(cage) + zoo.chain(cage) + zoo.daemon(cage)
     zoo.sleeper(strangers)
-    found = processes.find(cage.mine, portable=portable)
+    found = ownership.find(cage.mine, portable=portable)
     assert {one.ident.pid for one in found} == set(mine)
     assert {one.owner for one in found} == {cage.owner()}
     assert {one.proof for one in found} == {"cookie"}
@@ -137,7 +137,7 @@ def test_found_is_exactly_who_carries_a_matching_cookie(
 
 def test_found_says_who_the_parent_is_and_what_it_runs(cage: Cage, portable: bool) -> None:
     cage.spawn(["sh", "-c", f"echo $$; exec sleep {zoo.LIFE}"])
-    (one,) = processes.find(cage.mine, portable=portable)
+    (one,) = ownership.find(cage.mine, portable=portable)
     assert one.parent == os.getpid()
     assert one.command in (f"sleep {zoo.LIFE}", f"sh -c echo $$; exec sleep {zoo.LIFE}")
 
@@ -145,7 +145,7 @@ def test_found_says_who_the_parent_is_and_what_it_runs(cage: Cage, portable: boo
 def test_a_command_line_that_is_not_utf8_is_readable_and_short(cage: Cage, portable: bool) -> None:
     name = b"\xff\xfe" + b"x" * 5000
     (pid,) = cage.spawn([name, "-c", "echo $$; sleep 60; :"], executable="/bin/sh")
-    found = {one.ident.pid: one for one in processes.find(cage.mine, portable=portable)}
+    found = {one.ident.pid: one for one in ownership.find(cage.mine, portable=portable)}
     assert len(found[pid].command) == 200
     assert found[pid].command.encode().endswith(b"xxx")
 
@@ -156,10 +156,16 @@ def test_a_process_in_the_middle_of_exec_is_not_missed(cage: Cage, portable: boo
         environ = {**os.environ, cookies.VARIABLE: text, "CAGE": cage.state}
         with subprocess.Popen(["sleep", "60"], env=environ) as child:
             try:
-                (one,) = processes.find(cage.mine, portable=portable)
+                (one,) = ownership.find(cage.mine, portable=portable)
                 assert one.ident.pid == child.pid
             finally:
                 child.kill()
+
+
+def test_a_command_line_says_nothing_to_a_terminal(cage: Cage, portable: bool) -> None:
+    (pid,) = cage.spawn(["sh", "-c", "echo $$\nsleep 60; : \x1b[2J"])
+    found = {one.ident.pid: one for one in ownership.find(cage.mine, portable=portable)}
+    assert found[pid].command == "sh -c echo $$ sleep 60; :  [2J"
 
 
 @pytest.mark.parametrize("size", [100_000, 16 * 1024, 128 * 1024 + 16 * 1024])
@@ -170,7 +176,7 @@ def test_a_cookie_behind_a_large_environment_is_found(
     (pid,) = cage.python("here(); rest()", env=big)
     environ = Path(f"/proc/{pid}/environ").read_bytes()
     assert environ.index(cookies.VARIABLE.encode()) > size
-    assert [one.ident.pid for one in processes.find(cage.mine, portable=portable)] == [pid]
+    assert [one.ident.pid for one in ownership.find(cage.mine, portable=portable)] == [pid]
 
 
 @pytest.mark.parametrize("cookie", ["", " ", "1", "1::::", "1:zz:1:run:main", "CLAWSTOP_COOKIE="])
@@ -178,14 +184,14 @@ def test_an_empty_or_garbled_cookie_matches_nothing(
     cage: Cage, portable: bool, cookie: str
 ) -> None:
     (pid,) = zoo.sleeper(cage, cookie=cookie)
-    everybody = processes.find(lambda owner: True, portable=portable)
+    everybody = ownership.find(lambda owner: True, portable=portable)
     assert pid not in {one.ident.pid for one in everybody}
 
 
 def test_a_cookie_inside_another_variable_is_no_cookie(cage: Cage, portable: bool) -> None:
     text = f"{cookies.VARIABLE}={cookies.format(cage.owner())}"
     zoo.sleeper(cage, cookie="", env={"NOTE": text, f"OLD_{text.partition('=')[0]}": text})
-    assert processes.find(cage.mine, portable=portable) == []
+    assert ownership.find(cage.mine, portable=portable) == []
 
 
 def test_the_caller_and_the_dead_are_never_found(cage: Cage, portable: bool) -> None:
@@ -194,8 +200,8 @@ def test_the_caller_and_the_dead_are_never_found(cage: Cage, portable: bool) -> 
     os.waitid(os.P_PID, zombie, os.WEXITED | os.WNOWAIT)
     look = f"""
 import sys; sys.path[:0] = {sys.path!r}
-from clawstop import processes
-print(*[o.ident.pid for o in processes.find(lambda o: True, portable={portable})])
+from clawstop import ownership
+print(*[o.ident.pid for o in ownership.find(lambda o: True, portable={portable})])
 """
     environ = {**os.environ, cookies.VARIABLE: cookies.format(cage.owner())}
     with subprocess.Popen(
@@ -209,14 +215,14 @@ print(*[o.ident.pid for o in processes.find(lambda o: True, portable={portable})
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_somebody_else_s_process_is_passed_over_without_a_word(cage: Cage) -> None:
     zoo.sleeper(cage)
-    assert len(processes.find(cage.mine)) == 1
+    assert len(ownership.find(cage.mine)) == 1
     read, write = os.pipe()
     child = os.fork()
     if not child:
         with suppress(BaseException):
             os.setgid(65534)
             os.setuid(65534)
-            found = processes.find(cage.mine) + processes.find(cage.mine, portable=True)
+            found = ownership.find(cage.mine) + ownership.find(cage.mine, portable=True)
             os.write(write, b"%d" % len(found))
         os._exit(0)
     os.close(write)
@@ -238,7 +244,7 @@ def test_a_process_that_dies_while_it_is_looked_at_is_passed_over(
                 child.wait()
         return cage.mine(owner)
 
-    found = processes.find(kill_all_at_first_sight, portable=portable)
+    found = ownership.find(kill_all_at_first_sight, portable=portable)
     assert len(found) == 1  # the one that was read before it died
     assert processes.gone(found[0].ident)
 
@@ -249,7 +255,7 @@ def test_finding_goes_on_when_processes_come_and_go_all_the_time(
     (pid,) = zoo.sleeper(cage)
     zoo.hopper(strangers)
     for _ in range(5):
-        assert [one.ident.pid for one in processes.find(cage.mine, portable=portable)] == [pid]
+        assert [one.ident.pid for one in ownership.find(cage.mine, portable=portable)] == [pid]
 
 
 # -- reaping ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clawstop import processes
+from clawstop import ownership
 from clawstop.embedded import EmbeddedHost, Exec, Say, Script
 from clawstop.paths import Paths
 from clawstop.server import Server
@@ -41,7 +41,7 @@ class Stage:
 
     def alive(self, session: str) -> int:
         state = self.host.paths.state_id  # other tests use the same session keys at the same time
-        return len(processes.find(lambda o: (o.state, o.session) == (state, session)))
+        return len(ownership.find(lambda o: (o.state, o.session) == (state, session)))
 
 
 @asynccontextmanager

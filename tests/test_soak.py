@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from clawstop import processes
+from clawstop import ownership
 from clawstop.embedded import EmbeddedHost, Exec, Say, Script
 from clawstop.paths import Paths
 from clawstop.server import Server
@@ -67,7 +67,7 @@ def test_nothing_happens_after_any_of_many_random_stops(tmp_path: Path) -> None:
         acknowledged = time.time()
         assert all(receipt["converged"] for receipt in results), [r["left"] for r in results]
         state = paths.state_id
-        alive = processes.find(lambda o: o.state == state and o.session in busy)
+        alive = ownership.find(lambda o: o.state == state and o.session in busy)
         assert not alive, alive
         await asyncio.sleep(WATCH / (1 if LONG else 4))
         after = [

@@ -6,4 +6,4 @@ from clawstop.events import Stop
 
 @hookimpl
 def clawstop_reap(stop: Stop) -> list[reaping.Reaped]:
-    return [reaping.reap(stop.owns, spare=stop.spare, grace=stop.grace)]
+    return [reaping.reap(stop.owns, proofs=stop.proofs, spare=stop.spare, grace=stop.grace)]

@@ -4,10 +4,12 @@ import { Ending } from "./ending.js";
 import { Engine } from "./engine.js";
 import { Mirror, covers } from "./mirror.js";
 import { Spent } from "./spent.js";
+import { cageFor, restoreShell, useShell } from "./shell.js";
 import { watchFrames } from "./frames.js";
 import * as drain from "./drain.js";
 import * as files from "./files.js";
 import * as host from "./host.js";
+import path from "node:path";
 
 const HOLD_MS = 2000; // I7: how long a tool call is held for an engine that is away
 const BOOT_MS = 20000; // how long a run that no person asked for waits for the first engine; it starts in about 1 s
@@ -50,6 +52,7 @@ export class Bridge {
         version: this.version,
         capabilities: this.abilities,
         agents: this.agents(),
+        workspaces: this.workspaces(),
         config: this.config,
         runs: [...this.runs].map(([run, { session, cause, reports }]) => ({ run, session, cause, reports })),
         children: [...this.children].map(([child, session]) => ({ child, session })),
@@ -91,12 +94,13 @@ export class Bridge {
     this.#unwatch?.();
     this.engine.close();
     this.engine = this.#newEngine();
+    restoreShell(this.#shells);
     files.removePresence(this.folder);
   }
 
   // What an older instance of this plugin knew.
-  inherit({ mirror, runs, ended, children, traces = new Map(), cron, state, settings, askEmit, chat, pending = new Map() }) {
-    Object.assign(this, { runs, ended, children, traces, cron, state, settings, askEmit });
+  inherit({ mirror, runs, ended, children, traces = new Map(), cron, state, settings, cages, askEmit, chat, pending = new Map() }) {
+    Object.assign(this, { runs, ended, children, traces, cron, state, settings, cages, askEmit });
     this.chat.memory = chat?.memory ?? this.chat.memory;
     this.mirror.first = mirror.first ?? 0;
     for (const part of ["latches", "sessions", "brakes"]) for (const [key, value] of mirror[part]) this.mirror[part].set(key, value);
@@ -110,9 +114,9 @@ export class Bridge {
     this.engine.tell("configure", { config });
   }
 
-  #welcome({ state, settings, mirror, runs = {}, ask_emit: askEmit }) {
+  #welcome({ state, settings, mirror, runs = {}, cages, ask_emit: askEmit }) {
     this.mirror.take(mirror, true);
-    Object.assign(this, { state, settings, askEmit });
+    Object.assign(this, { state, settings, cages, askEmit });
     for (const [run, bound] of Object.entries(runs)) if (this.runs.has(run)) this.runs.get(run).bound = bound;
   }
 
@@ -121,6 +125,7 @@ export class Bridge {
   async #serve(method, params) {
     if (method === "mirror") return this.mirror.take(params);
     if (method === "settings") return void (this.settings = params);
+    if (method === "say") return this.say(this.chat.routeOf(params.session), params.text);
     if (method === "end") return this.ending.end(params);
     if (method === "drain") return this.#drain(params);
     if (method === "jobs_on") return drain.switchJobs(this.cron?.(), params.jobs, true);
@@ -358,6 +363,31 @@ export class Bridge {
     const bound = [...this.runs.values()].filter((run) => run.session === session && run.bound !== undefined).map((run) => run.bound);
     const generation = bound.length ? Math.min(...bound) : 0; // of a run that is not bound yet: any stop ends it
     return this.state && `1:${this.state}:${generation}:run:${encodeURIComponent(session)}`;
+  }
+
+  // What exec gives its process: whose it is, and the cage that our shell puts it into. On this machine only: a sandbox
+  // or a node has no use for it.
+  async execEnv(session, where) {
+    const cookie = await this.cookie(session);
+    if (!cookie) return undefined;
+    const cage = where && where !== "gateway" ? undefined : cageFor(this.cages, cookie);
+    try {
+      if (cage && (await useShell(this.#shells))) return { CLAWSTOP_COOKIE: cookie, CLAWSTOP_CAGE: cage };
+    } catch (error) {
+      this.log.warn(`clawstop: processes are known by their cookie alone: ${error.message}`);
+    }
+    return { CLAWSTOP_COOKIE: cookie };
+  }
+
+  get #shells() {
+    return path.join(this.folder, "shell");
+  }
+
+  // Where each agent works.
+  workspaces() {
+    const { config, agent } = this.api.runtime ?? {};
+    const found = this.agents().map((id) => [id, agent?.resolveAgentWorkspaceDir?.(config?.current?.() ?? this.api.config, id)]);
+    return Object.fromEntries(found.filter(([, folder]) => folder));
   }
 
   // The engine hears of every child again when it connects: one must not be missed while it is away.

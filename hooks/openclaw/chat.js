@@ -129,6 +129,11 @@ export class Chat {
     this.#keep(session, (one) => one.at >= before);
   }
 
+  // How the person of a session is reached: where they last wrote from, else on the page.
+  routeOf(session) {
+    return { session, ...this.memory.heard.get(session)?.route };
+  }
+
   // -- a stop, however it shows itself
 
   // Gives the line for the person; none when it is a stop that has shown itself before. `at` is when it was said.

@@ -5,6 +5,7 @@
 import path from "node:path";
 import os from "node:os";
 import { Bridge } from "./bridge.js";
+import { restoreShell } from "./shell.js";
 
 const VERSION = "0.1.0";
 const KEY = Symbol.for("clawstop.bridge");
@@ -43,6 +44,8 @@ export default {
 
   register(api) {
     const stateDir = api.runtime?.state?.resolveStateDir?.(process.env) ?? process.env.OPENCLAW_STATE_DIR ?? path.join(os.homedir(), ".openclaw");
+    restoreShell(path.join(stateDir, "clawstop", "shell"));
+    delete process.env.CLAWSTOP_COOKIE; // a gateway that a run has started is nobody's, and so is what it starts
     const current = () => api.runtime?.config?.current?.() ?? api.config;
     adopt({
       folder: path.join(stateDir, "clawstop"),
@@ -109,8 +112,7 @@ export default {
 
     api.on("resolve_exec_env", async (event) => {
       void bridge().start();
-      const cookie = await bridge().cookie(event.sessionKey);
-      return cookie ? { CLAWSTOP_COOKIE: cookie } : undefined;
+      return bridge().execEnv(event.sessionKey, event.host);
     });
 
     // What a dead run still wants to say goes nowhere; what the host says of a stop by itself becomes our line.

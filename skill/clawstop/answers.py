@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .words import say
@@ -57,8 +57,39 @@ def lines(receipt: Receipt, lang: str | None = None) -> list[str]:
     for kind, key in (("outbound", "withdrawn"), ("queued", "discarded")):
         if drained.get(kind):
             told.append(say(key, lang, count=len(drained[kind])))
+    told += _named(receipt.get("leased"), "kept", lang)
+    told += _named(receipt.get("suspects"), "suspected", lang, target=target)
     if receipt["spared"]:
         told.append(say("spared", lang, agents=", ".join(receipt["spared"])))
+    return told
+
+
+def _named(
+    rows: Sequence[Mapping[str, Any]] | None, key: str, lang: str | None, **values: str
+) -> list[str]:
+    """Processes by their commands; an older clawstop wrote none."""
+    if not rows:
+        return []
+    named = "; ".join(f"{row['pid']} {row['command'][:SHORT]}" for row in rows[:MOST])
+    if len(rows) > MOST:
+        named = say("and_more", lang, calls=named, count=len(rows) - MOST)
+    return [say(key, lang, commands=named, **values)]
+
+
+def tree(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Processes below their parents, each with what proves it."""
+    pids = {row["pid"] for row in rows}
+    below: dict[int, list[Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["pid"]):
+        below.setdefault(row["parent"] if row["parent"] in pids else 0, []).append(row)
+    told: list[str] = []
+
+    def walk(parent: int, depth: int) -> None:
+        for row in below.pop(parent, ()):
+            told.append(f"{'  ' * depth}{row['pid']}  {row['command']}  ({row['proof']})")
+            walk(row["pid"], depth + 1)
+
+    walk(0, 0)
     return told
 
 

@@ -48,6 +48,11 @@ class Bridge:
     version: str
     capabilities: dict[str, Any] = field(default_factory=dict)
     agents: list[str] = field(default_factory=list)
+    workspaces: dict[str, str] = field(default_factory=dict)  # agent -> folder
+
+    def tell(self, session: str, lines: Sequence[str]) -> None:
+        """Say this to the person in the chat of a session."""
+        self.peer.notify("say", {"session": session, "text": "\n".join(lines)})
 
     def reduced(self) -> list[str]:
         """What this gateway's release or settings keep us from doing, and how to change that."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from . import cookies, processes
+from . import cookies, ownership, processes
 from .errors import NotPermitted
 
 
@@ -15,7 +15,7 @@ def refuse_owned(caller: int, what: str) -> None:
     """
     line = processes.ancestors(caller)
     ours = caller == os.getpid() and cookies.parse(os.environ.get(cookies.VARIABLE, ""))
-    if ours or any(owned.ident in line for owned in processes.find(lambda _: True)):
+    if ours or any(owned.ident in line for owned in ownership.find(lambda _: True)):
         raise NotPermitted(
             f"{what} is for people: process {caller}, which asks, was started by an agent's run"
         )

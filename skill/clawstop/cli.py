@@ -90,10 +90,19 @@ def show(value: Any) -> None:
 @click.option("--dry-run", is_flag=True, help="Show what would be stopped; change nothing.")
 @click.option("--now", is_flag=True, help="SIGKILL at once, without the grace period.")
 @click.option("--include-main", is_flag=True, help="With `all`: stop the agent main too.")
+@click.option(
+    "--suspects", is_flag=True, help="End what works in its workspace too, proven or not."
+)
 @as_json
 @click.pass_obj
 def stop(
-    paths: Paths, target: str, dry_run: bool, now: bool, include_main: bool, as_json: bool
+    paths: Paths,
+    target: str,
+    dry_run: bool,
+    now: bool,
+    include_main: bool,
+    suspects: bool,
+    as_json: bool,
 ) -> None:
     """Stop TARGET: an agent's id or a part of it, a session's key, `all` or `everything`.
 
@@ -112,6 +121,7 @@ def stop(
         target=target,
         dry_run=dry_run,
         include_main=include_main,
+        suspects=suspects,
         who=getpass.getuser(),
         grace=0 if now else None,
     )
@@ -126,11 +136,18 @@ def stop(
 
 
 def _print_preview(preview: dict[str, Any]) -> None:
+    from . import answers
+
     click.echo(say("would_stop", target=preview["target"], scopes=", ".join(preview["scopes"])))
     for run in preview["runs"]:
         click.echo(f"  {say('run')}  {run['run']}  {run['session']}")
-    for process in preview["processes"]:
-        click.echo(f"  {say('process')}  {process['pid']}  {process['command']}")
+    for line in answers.tree(preview["processes"]):
+        click.echo(f"  {say('process')}  {line}")
+    for process in preview["leased"]:
+        click.echo(f"  {say('leased')}  {process['pid']}  {process['lease']}  {process['command']}")
+    for process in preview["suspects"]:
+        click.echo(f"  {say('suspect')}  {process['pid']}  {process['command']}")
+    click.echo(f"  {say('strangers', count=preview['strangers'])}")
     if preview["spared"]:
         click.echo(f"  {say('left_alone')}  {', '.join(preview['spared'])}")
 
@@ -140,6 +157,78 @@ def _print_receipt(receipt: dict[str, Any]) -> None:
 
     for line in answers.lines(receipt):
         click.echo(line)
+
+
+@main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS] -- COMMAND...")
+@click.pass_obj
+def run(paths: Paths, words: tuple[str, ...]) -> None:
+    """Start COMMAND as an agent's own, so that a stop finds it wherever it goes.
+
+    \b
+    clawstop run --agent dev1 -- npm run build
+    clawstop run --agent dev1 --lease keep:8h -- python3 -m http.server
+    clawstop run --signal INT -- python3 train.py
+
+    \b
+    --agent ID, --session KEY   whose it is [default: whose run started this]
+    --lease run                 it dies with the stop of that run (default)
+    --lease agent               only with a stop of the whole agent
+    --lease keep:8h             it lives so long (90s, 30m, 8h, 2d), unless `everything --now`
+    --signal INT                it is sent SIGINT instead of SIGTERM
+
+    Leaves as the command leaves. 126, 127: the command cannot be started, is not there.
+    """
+    os.environ["OPENCLAW_STATE_DIR"] = str(paths.openclaw)
+    script = str(Path(__file__).with_name("launch.py"))
+    command = [sys.executable, "-I", "-S", script, *words]
+    if sys.platform != "win32":
+        os.execv(command[0], command)
+    import subprocess
+
+    sys.exit(subprocess.call(command))
+
+
+@main.command()
+@click.option("--pid", type=int, required=True, help="The process.")
+@click.option("--agent", help="Whose it is: an agent's id.")
+@click.option("--session", help="Whose it is: a session's key.")
+@click.option("--lease", default="run", show_default=True, help="run, agent, or keep:8h.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what it is; change nothing.")
+@as_json
+@click.pass_obj
+def mark(
+    paths: Paths,
+    pid: int,
+    agent: str | None,
+    session: str | None,
+    lease: str,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Make a process that already runs an agent's own, with all that is below it.
+
+    \b
+    clawstop mark --pid 4242 --agent dev1
+    clawstop mark --pid 4242 --session agent:dev1:main --lease keep:8h
+
+    A stop of that agent then ends it, or leaves it alone for the time of its lease.
+    """
+    from . import marking
+
+    mark = marking.prepare(paths, pid, agent, session, lease)
+    if as_json:
+        show(mark.as_dict())
+    else:
+        for line in mark.lines():
+            click.echo(line)
+    if dry_run:
+        return
+    if not yes:
+        click.confirm(say("mark_ask", session=mark.owner.session), abort=True)
+    marking.carry_out(paths, mark)
 
 
 @main.command()

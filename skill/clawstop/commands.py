@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import __version__, callers, processes, receipts, scopes, targets
+from . import (
+    __version__,
+    callers,
+    leases,
+    ownership,
+    processes,
+    receipts,
+    scopes,
+    suspects,
+    targets,
+)
 from .errors import UsageError
 from .params import Params, number, text
+from .processes import Owned
 from .protocol import Peer
+from .redaction import redact
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -30,8 +42,9 @@ class Commands:
         except UsageError:
             await self._bridges.wait()  # a gateway that is coming back knows agents we may not
             target = targets.resolve(name, self._store, agents(), include_main=main)
+        caller = _caller(peer, params)
         if params.get("dry_run") is True:
-            return self._preview(target)
+            return self._preview(target, caller)
         grace = params.get("grace")
         request = self._engine.request(
             text(params, "id"),
@@ -39,11 +52,12 @@ class Commands:
             "clawstop stop",
             text(params, "who"),
             grace=float(grace) if isinstance(grace, int | float) else None,
-            caller=_caller(peer, params),
+            caller=caller,
+            suspects=params.get("suspects") is True,
         )
         return await self._stops.stop(request)
 
-    def _preview(self, target: targets.Target) -> Params:
+    def _preview(self, target: targets.Target, caller: int) -> Params:
         inside = [*target.scopes, *target.sessions]
         runs = [
             {"run": run, "session": session, "generation": generation}
@@ -51,12 +65,17 @@ class Commands:
             if any(scopes.covers(scope, session) for scope in inside)
         ]
         state = self._engine.paths.state_id
-        owned = processes.find(
+        owned = ownership.find(
             lambda owner: (
                 owner.state == state
                 and any(scopes.covers(scope, owner.session) for scope in inside)
-            )
+            ),
+            self._engine.proofs(),
         )
+        wide = any(not scopes.is_session(scope) for scope in target.scopes)
+        dying = [o for o in owned if leases.parse(o.owner.lease).ends(wide=wide, hard=False)]
+        spare = {*processes.ancestors(caller), *self._bridges.idents()}
+        others = suspects.find(self._engine.workspaces(target), {o.ident.pid for o in owned}, spare)
         return {
             "dry_run": True,
             "target": target.name,
@@ -64,10 +83,12 @@ class Commands:
             "sessions": target.sessions,
             "spared": target.spared,
             "runs": runs,
-            "processes": [
-                {"pid": o.ident.pid, "session": o.owner.session, "command": o.command}
-                for o in owned
+            "processes": [_row(o) for o in dying],
+            "leased": [_row(o) for o in owned if o not in dying],
+            "suspects": [
+                {"pid": f.ident.pid, "command": redact(f.command)} for f in others if f.ident
             ],
+            "strangers": len(processes.everybody()) - len(owned) - len(others),
         }
 
     async def release(self, peer: Peer | None, params: Params) -> Params:
@@ -129,6 +150,17 @@ class Commands:
             "plugins": engine.plugins.names,
             "problems": problems,
         }
+
+
+def _row(owned: Owned) -> Params:
+    return {
+        "pid": owned.ident.pid,
+        "parent": owned.parent,
+        "session": owned.owner.session,
+        "lease": owned.owner.lease,
+        "proof": owned.proof,
+        "command": redact(owned.command),
+    }
 
 
 def _caller(peer: Peer | None, params: Params) -> int:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import client, cookies, processes
+from . import client, cookies, ownership, processes
 from .embedded import EmbeddedHost, Event, Exec, Say, Script
 from .errors import EngineUnreachable
 from .install import engine_command
@@ -112,7 +112,7 @@ async def tell(progress: Callable[[str], None]) -> Story:
                 await _play(story, host, progress)
             finally:
                 await host.stop()
-        left = processes.find(lambda owner: owner.state == paths.state_id)
+        left = ownership.find(lambda owner: owner.state == paths.state_id)
         if left:
             story.failures.append(f"processes are left: {[o.command for o in left]}")
     finally:
@@ -125,7 +125,7 @@ async def _play(story: Story, host: EmbeddedHost, progress: Callable[[str], None
     progress("demo_step_wild")
     await host.send(SESSION, "go through my contacts")
     await asyncio.sleep(RUN_SECONDS)
-    owned = processes.find(lambda owner: owner.session == SESSION and owner.state == paths.state_id)
+    owned = ownership.find(lambda owner: owner.session == SESSION and owner.state == paths.state_id)
     if len(owned) < 3:
         story.failures.append(f"the agent should have started daemons, found {len(owned)}")
     begun = host.clock()

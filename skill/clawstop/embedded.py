@@ -81,6 +81,7 @@ class EmbeddedHost:
         self._mirror: dict[str, Any] = {"first": 1, "latches": {}, "sessions": {}}
         self._watching: set[asyncio.Task[None]] = set()
         self._state = ""
+        self._cages = ""
 
     # -- the connection
 
@@ -91,6 +92,7 @@ class EmbeddedHost:
             self.paths, "bridge", self._serve, **hello
         )
         self._state = welcome["state"]
+        self._cages = welcome.get("cages", "")
         self._mirror = welcome["mirror"]
 
     async def stop(self) -> None:
@@ -191,7 +193,8 @@ class EmbeddedHost:
         }
         self._write(run.session, {"role": "assistant", "content": [call]})
         cookie = cookies.format(Owner(self._state, run.session, run.generation))
-        process = await asyncio.create_subprocess_shell(
+        process = await asyncio.create_subprocess_exec(
+            *self._shell(cookie),
             step.command,
             cwd=self.workspace(run.session),
             env={**os.environ, cookies.VARIABLE: cookie},
@@ -214,6 +217,16 @@ class EmbeddedHost:
         ended = {"id": id, "session": run.session, "ok": code == 0}
         self._peer.notify("tool_end", ended)
         return True
+
+    def _shell(self, cookie: str) -> list[str]:
+        """The shell for a command; it joins the cage of its run first, where there are any."""
+        if sys.platform == "win32":
+            return [os.environ.get("COMSPEC", "cmd.exe"), "/c"]
+        if not self._cages:
+            return ["/bin/sh", "-c"]
+        cage = Path(self._cages, cookie)
+        cage.mkdir(parents=True, exist_ok=True)
+        return ["/bin/sh", "-c", 'echo 0 > "$0/cgroup.procs"; exec /bin/sh -c "$1"', str(cage)]
 
     async def _wake_when_done(self, session: str, process: asyncio.subprocess.Process) -> None:
         """As the gateway does: a background process that ends, or is killed, wakes its agent."""

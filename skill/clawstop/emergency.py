@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import processes, reaping, scopes, targets
+from . import leases, ownership, processes, reaping, scopes, targets
 from .bridges import Bridges
 from .cookies import Owner
 from .errors import (
@@ -59,6 +59,7 @@ class Order:
     now: bool
     dry_run: bool
     include_main: bool
+    suspects: bool
     json: bool
 
 
@@ -129,7 +130,7 @@ def parse(arguments: Sequence[str]) -> Order:
     parser.add_argument("--state-dir")
     parser.add_argument("command", choices=["stop", "kill"])
     parser.add_argument("target")
-    for option in ("--now", "--dry-run", "--include-main", "--json"):
+    for option in ("--now", "--dry-run", "--include-main", "--suspects", "--json"):
         parser.add_argument(option, action="store_true")
     typed = vars(parser.parse_args(list(arguments)))
     return Order(
@@ -138,6 +139,7 @@ def parse(arguments: Sequence[str]) -> Order:
         now=typed["now"],
         dry_run=typed["dry_run"],
         include_main=typed["include_main"],
+        suspects=typed["suspects"],
         json=typed["json"],
     )
 
@@ -156,7 +158,7 @@ def _stop(order: Order, paths: Paths) -> Answer:
         left = [f"the engine could not do it: {error}"] if asked else []
     target = _target(order, paths)
     if order.dry_run:
-        return Answer(order.json, _preview(paths, target))
+        return Answer(order.json, _preview(order, paths, target))
     begun = time.perf_counter()
     tombstones, problems = _latch(order, paths, target, id)
     gateways = Bridges(paths.bridges).idents()
@@ -169,6 +171,8 @@ def _stop(order: Order, paths: Paths) -> Answer:
                 file.unlink(missing_ok=True)
             return answer
     left += problems + trouble
+    if order.suspects:
+        left.append("suspects were not looked for: only the engine knows the workspaces")
     left += [
         f"runs in gateway {ident.pid} were not ended: it refuses their tools once the engine is "
         "back"
@@ -267,7 +271,8 @@ def _kill(
     try:
         spare = [*processes.ancestors(os.getpid()), *gateways, *_engine(paths)]
         reaped = reaping.reap(
-            _owned(paths, target),
+            _owned(order, paths, target),
+            proofs=ownership.proofs(paths, gateways),
             spare=spare,
             grace=0 if order.now else reaping.GRACE,
         )
@@ -276,12 +281,16 @@ def _kill(
     return reaped, reaped.problems()
 
 
-def _owned(paths: Paths, target: Target) -> processes.Match:
+def _owned(order: Order, paths: Paths, target: Target) -> processes.Match:
     state = paths.state_id
     inside = [*target.scopes, *target.sessions]
+    wide = any(not scopes.is_session(scope) for scope in target.scopes)
+    hard = order.now and scopes.EVERYTHING in target.scopes
 
     def match(owner: Owner) -> bool:
-        return owner.state == state and any(scopes.covers(s, owner.session) for s in inside)
+        if owner.state != state or not any(scopes.covers(s, owner.session) for s in inside):
+            return False
+        return leases.parse(owner.lease).ends(wide=wide, hard=hard)
 
     return match
 
@@ -293,9 +302,10 @@ def _engine(paths: Paths) -> list[Ident]:
     return [Ident(pid, start)] if isinstance(pid, int) and isinstance(start, int | float) else []
 
 
-def _preview(paths: Paths, target: Target) -> dict[str, Any]:
+def _preview(order: Order, paths: Paths, target: Target) -> dict[str, Any]:
     made = (paths.root / "state-id").is_file()  # without it no process can have a cookie
-    found = processes.find(_owned(paths, target)) if made else []
+    known = ownership.proofs(paths)
+    found = ownership.find(_owned(order, paths, target), known) if made else []
     return {
         "dry_run": True,
         "emergency": True,
@@ -329,6 +339,7 @@ def _by_engine(order: Order, id: str, endpoint: dict[str, Any] | None) -> Answer
         "target": order.target,
         "dry_run": order.dry_run,
         "include_main": order.include_main,
+        "suspects": order.suspects,
         "who": _who(),
         "grace": 0 if order.now else None,
         "pid": os.getpid(),

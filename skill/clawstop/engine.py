@@ -5,20 +5,36 @@ in `commands.py`."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import secrets
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from . import __version__, answers, flags, processes, receipts, scopes, targets
+from . import (
+    __version__,
+    answers,
+    cgroups,
+    flags,
+    leases,
+    ownership,
+    processes,
+    reaping,
+    receipts,
+    scopes,
+    targets,
+)
 from .bridges import Bridge, Bridges
 from .commands import Commands
+from .cookies import Owner
 from .errors import Ambiguous, NotPermitted, ProtocolError, SettingsError, StoreError, UsageError
 from .events import EngineInfo, Message, Output, Run, ToolCall
 from .ledger import Ledger
+from .ownership import Proofs
 from .params import Params, names, number, session_of, text
 from .paths import Paths, read_json
 from .plugins import Plugins
@@ -26,6 +42,7 @@ from .protocol import OLDEST, PROTOCOL, Peer
 from .settings import Settings
 from .stops import Request, Stops
 from .store import Standing, Store
+from .watching import Watch
 from .words import say
 
 log = logging.getLogger("clawstop.engine")
@@ -61,11 +78,16 @@ class Engine:
             ledger=self._ledger,
             receipts=paths.receipts,
             settings=lambda: self.settings,
+            proofs=self.proofs,
+            workspaces=self.workspaces,
             clock=clock,
         )
+        self._watch = Watch(paths, paths.state_id)
+        self._watching: asyncio.Task[None] | None = None
         self.commands = Commands(self)
         self._roles: dict[Peer, str] = {}
         self._pruned = 0.0
+        self._overdue: set[str] = set()  # stops of runs that took too long
         self._flags: set[str] = set()  # seen already; those that were stops are in the store too
         self._tasks: set[asyncio.Task[Any]] = set()  # a task that nobody holds may vanish
 
@@ -112,6 +134,10 @@ class Engine:
     def tick(self) -> None:
         """Called again and again while the engine runs."""
         self._take_flags()
+        self._stop_overdue()
+        idle = self._watching is None or self._watching.done()
+        if idle and self._watch.due and list(self.bridges):
+            self._watching = asyncio.create_task(self._look())
         if self._clock() - self._pruned > DAY and list(self.bridges):
             self._prune_receipts()  # not before a gateway has told its settings
 
@@ -134,7 +160,57 @@ class Engine:
             self._flags.add(flag.stop)
             who = f"stop flag: {flag.reason}" if flag.reason else "stop flag"
             target = targets.session(session, self.store)
-            self._start(self.stops.stop(self.request(flag.stop, target, "stop flag", who)))
+            self._start(self._stop_and_tell(self.request(flag.stop, target, "stop flag", who)))
+
+    def _stop_overdue(self) -> None:
+        """A run that takes longer than the person allows is stopped, as they would."""
+        minutes = self.settings.max_run_minutes
+        for run, session in self.store.overdue(minutes * 60) if minutes else ():
+            id = hashlib.sha256(f"overdue {session} {run}".encode()).hexdigest()[:16]
+            if id in self._overdue or self.store.has_stop(id):
+                continue
+            self._overdue.add(id)
+            target = targets.session(session, self.store)
+            self._start(
+                self._stop_and_tell(self.request(id, target, "max_run_minutes", "clawstop"))
+            )
+
+    async def _stop_and_tell(self, request: Request) -> None:
+        """A stop that nobody said in the chat is told there."""
+        receipt = await self.stops.stop(request)
+        for bridge in self.bridges:
+            bridge.tell(request.target.name, answers.lines(receipt))
+
+    async def _look(self) -> None:
+        """What the watch is for, and the end of leases that outlived their run."""
+        try:
+            found = await asyncio.to_thread(self._watch.look, self._cage_is_dead)
+            over = {one.owner for one in found if self._outlived(one.owner)}
+            if over:
+                log.info("leases are over: %s", ", ".join(sorted(o.session for o in over)))
+                spare = self.bridges.idents()
+                await asyncio.to_thread(
+                    reaping.reap, over.__contains__, proofs=self.proofs(), spare=spare
+                )
+        except (OSError, StoreError) as error:
+            log.error("owned processes cannot be watched: %s", error)
+
+    def _outlived(self, owner: Owner) -> bool:
+        lease = leases.parse(owner.lease)
+        dead = owner.generation < self.store.generation(owner.session)
+        return dead and lease.kind == "keep" and not lease.left
+
+    def proofs(self) -> Proofs:
+        return ownership.proofs(self.paths, self.bridges.idents())
+
+    def workspaces(self, target: targets.Target) -> list[Path]:
+        """Of the agents that a stop is about. One that holds a whole home tells nothing."""
+        inside = [*target.scopes, *target.sessions]
+        agents = [a for a in self.agents() if any(scopes.covers(s, f"agent:{a}:") for s in inside)]
+        agents += [scopes.agent_of(session) for session in target.sessions]
+        told = {id: Path(path) for bridge in self.bridges for id, path in bridge.workspaces.items()}
+        found = {told[agent].resolve() for agent in agents if agent in told}
+        return sorted(folder for folder in found if not Path.home().is_relative_to(folder))
 
     def _start(self, work: Coroutine[Any, Any, Any]) -> None:
         """Let it run by itself; what goes wrong is logged where it happens."""
@@ -149,6 +225,8 @@ class Engine:
     def close(self) -> None:
         for peer in list(self._roles):
             peer.close()
+        if not self.bridges.idents():  # a gateway that runs on would miss them
+            cgroups.prune(cgroups.folders(self.paths.cages), lambda _: True)
         self.store.close()
 
     # -- the wire
@@ -199,6 +277,7 @@ class Engine:
             version=text(params, "version"),
             capabilities=dict(params.get("capabilities") or {}),
             agents=[str(agent) for agent in params.get("agents") or ()],
+            workspaces={str(k): str(v) for k, v in dict(params.get("workspaces") or {}).items()},
         )
         self._configure(params.get("config"))
         self._take_tombstones()
@@ -227,11 +306,28 @@ class Engine:
             "protocol": min(newest, PROTOCOL),
             "version": __version__,
             "state": self.paths.state_id,
+            **self._cage_for(bridge),
             "settings": vars(self.settings),
             "ask_emit": self.plugins.implements("clawstop_emit"),
             "mirror": self.stops.mirror(),
             "runs": {run: self.store.standing(session, run).bound for run, session, _, _ in runs},
         }
+
+    def _cage_for(self, bridge: Bridge) -> Params:
+        """Where this gateway's processes are put."""
+        folder = cgroups.folder_for(bridge.pid, self.paths.state_id)
+        if folder is None:
+            return {}
+        try:
+            cgroups.remember(self.paths.cages, folder)
+        except OSError as error:
+            log.error("no cages: %s", error)
+            return {}
+        bridge.capabilities["cages"] = True
+        return {"cages": str(folder)}
+
+    def _cage_is_dead(self, owner: Owner) -> bool:
+        return owner.generation < self.store.generation(owner.session)
 
     def _configure(self, config: Any) -> None:
         """Take the plugin's settings; bad ones are reported and the last good ones stay."""
@@ -382,7 +478,9 @@ class Engine:
         *,
         grace: float | None = None,
         caller: int | None = None,
+        suspects: bool = False,
     ) -> Request:
-        spare = processes.ancestors(caller) if caller is not None else []
+        spare = frozenset(processes.ancestors(caller) if caller is not None else ())
         seconds = self.settings.grace_ms / 1000 if grace is None else grace
-        return Request(id or secrets.token_hex(8), target, trigger, who, seconds, frozenset(spare))
+        name = id or secrets.token_hex(8)
+        return Request(name, target, trigger, who, seconds, spare, suspects)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import scopes
+from . import leases, scopes
 from .cookies import Owner
+from .ownership import NONE, Proofs
 from .processes import Ident
 from .store import Standing
 
@@ -66,9 +67,18 @@ class Stop:
     state: str  # the id of the state folder: whose cookies count
     grace: float = 0.5
     spare: frozenset[Ident] = field(default_factory=frozenset)
+    proofs: Proofs = NONE
 
     def owns(self, owner: Owner) -> bool:
-        """True for a process of a session in this stop, from a generation that this stop ended."""
+        """True for a process that this stop ends: of a session in it, from a generation that it
+        ended, on a lease that does not outlive it."""
+        return self.concerns(owner) and leases.parse(owner.lease).ends(
+            wide=any(not scopes.is_session(scope) for scope in self._covering(owner.session)),
+            hard=self.grace == 0 and scopes.EVERYTHING in self.scopes,
+        )
+
+    def concerns(self, owner: Owner) -> bool:
+        """The same, whatever its lease says."""
         ended = owner.generation < self.bumped.get(owner.session, self.first)
         return owner.state == self.state and self._inside(owner.session) and ended
 
@@ -78,4 +88,7 @@ class Stop:
         return self._inside(session) and (newest is None or generation < newest)
 
     def _inside(self, session: str) -> bool:
-        return session in self.bumped or any(scopes.covers(s, session) for s in self.scopes)
+        return session in self.bumped or bool(self._covering(session))
+
+    def _covering(self, session: str) -> list[str]:
+        return [scope for scope in self.scopes if scopes.covers(scope, session)]

@@ -7,6 +7,8 @@
     command.json                how the bridge starts it; written by `install`
     tombstones/                 stops the bridge made on its own
     flags/                      stop flags that anybody of this user may leave
+    owned/  cages               processes on record; where the cgroups of runs are
+    shell/                      what the gateway starts as its shell, see shell.js
     engine.log
 """
 
@@ -66,6 +68,14 @@ class Paths:
         return self.root / "flags"
 
     @property
+    def owned(self) -> Path:
+        return self.root / "owned"
+
+    @property
+    def cages(self) -> Path:
+        return self.root / "cages"
+
+    @property
     def bridges(self) -> Path:
         return self.root / "bridges"
 
@@ -94,7 +104,8 @@ class Paths:
             return self.state_id
 
     def prepare(self) -> None:
-        for folder in (self.root, self.tombstones, self.flags, self.bridges, self.socket.parent):
+        inside = (self.tombstones, self.flags, self.owned, self.bridges)
+        for folder in (self.root, *inside, self.socket.parent):
             private_folder(folder)
 
 

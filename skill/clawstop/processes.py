@@ -1,4 +1,5 @@
-"""Processes: who they are, and which of them carry a cookie. This module signals nobody.
+"""Processes: who they are, and which of them carry a cookie. This module signals nobody, and
+`ownership.py` says whose they are.
 
 A process is (pid, start time); a pid alone names whoever holds the number now. An `Ident` carries
 its own clock: an int is Linux start ticks since boot, a float is psutil's creation time.
@@ -16,12 +17,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from clawstop import cookies
 from clawstop.cookies import Owner
 
+if TYPE_CHECKING:
+    import psutil
+
 Match = Callable[[Owner], bool]
+Proves = Callable[[int, "Stat", list[Owner]], bool]  # see `look_at`
 
 LINUX = sys.platform == "linux"
 
@@ -62,17 +67,20 @@ class Owned:
     proof: str
     parent: int
     command: str
+    wrapper: bool = False  # it leaves by itself when what it wraps does
 
 
 @dataclass
 class Missed:
     """Who died or changed under a look. They may have forked, so somebody may be left.
 
-    `owned` says that one of them is known to have carried a matching cookie.
+    `owned` says that one of them is known to have carried a matching cookie. `others` were looked
+    at and are somebody else's.
     """
 
     pids: set[int] = field(default_factory=set)
     owned: bool = False
+    others: set[int] = field(default_factory=set)
 
 
 def ident_of(pid: int, *, portable: bool = False) -> Ident | None:
@@ -114,25 +122,24 @@ def ancestors(pid: int, *, portable: bool = False) -> list[Ident]:
     return list(line.values())
 
 
-def find(match: Match, *, portable: bool = False) -> list[Owned]:
-    """Return every living process whose cookie matches, newest first.
+def everybody() -> list[int]:
+    """The pids of all processes that can be seen."""
+    if LINUX:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    import psutil
+
+    return list(psutil.pids())
+
+
+def listed(missed: set[int], *, portable: bool = False) -> Iterator[Found]:
+    """Every living process that carries a cookie of anybody, newest first, one at a time, so that
+    each can be stopped before the next is looked for.
 
     Never pid 0 or 1, never the caller. What cannot be read (another user's, hidden, dying) is left
-    out: it is not proven owned. OSError when nothing can be looked at, as without descriptors.
+    out; who died under the look is `missed`. OSError when nothing can be looked at, as without
+    descriptors.
     """
-    return list(scan(match, portable=portable))
-
-
-def scan(match: Match, *, portable: bool = False, missed: Missed | None = None) -> Iterator[Owned]:
-    """Like `find`, one at a time, so that each can be stopped before the next is looked for."""
-    missed = missed or Missed()
-    look = _scan_proc if LINUX and not portable else _scan_psutil
-    for found in look(missed.pids):
-        owner = next(filter(match, found.owners), None)
-        if owner and found.ident:
-            yield Owned(found.ident, owner, "cookie", found.parent, found.command)
-        elif owner:
-            missed.owned = True
+    return _scan_psutil(missed) if portable or not LINUX else _scan_proc(missed)
 
 
 class _Life(NamedTuple):
@@ -141,7 +148,9 @@ class _Life(NamedTuple):
     dead: bool
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
+    """A living process that was looked at closely, and whose cookies it carries."""
+
     ident: Ident | None  # None: it was gone before its identity could be read
     parent: int
     command: str
@@ -151,9 +160,12 @@ class _Found(NamedTuple):
 # -- Linux -------------------------------------------------------------------------------------
 
 
-class _Stat(NamedTuple):
+class Stat(NamedTuple):
+    """What proc(5) says in /proc/PID/stat, as far as it matters here."""
+
     state: bytes
     parent: int
+    session: int
     flags: int
     threads: int
     start: int
@@ -165,7 +177,7 @@ class _Stat(NamedTuple):
         return self.state in _ZOMBIE and self.threads <= 1
 
 
-def _scan_proc(missed: set[int]) -> Iterator[_Found]:
+def _scan_proc(missed: set[int]) -> Iterator[Found]:
     unwanted = {0, 1, os.getpid()}
     starting = []
     # Newest first: what forks on and on is read the instant after it was listed.
@@ -187,15 +199,15 @@ def _scan_proc(missed: set[int]) -> Iterator[_Found]:
         if blank == "starting":
             starting.append(pid)
         elif blank != "nobody":
-            found = _closer_look(pid, missed)
+            found = look_at(pid, missed, _has_cookie)
             if found or environ:
-                yield found or _Found(None, 0, "", _owners(environ))
+                yield found or Found(None, 0, "", _owners(environ))
     for pid in starting:
         for _ in range(_EXEC_LOOKS):
             if _why_blank(pid, missed) != "starting":
                 break
             time.sleep(_EXEC_PAUSE)
-        if found := _closer_look(pid, missed):
+        if found := look_at(pid, missed, _has_cookie):
             yield found
 
 
@@ -215,9 +227,13 @@ def _why_blank(pid: int, missed: set[int]) -> Literal["nobody", "starting", "hid
     return "starting" if not stat.env_end and stat.state in _BUSY else "hidden"
 
 
-def _closer_look(pid: int, missed: set[int]) -> _Found | None:
+def look_at(pid: int, missed: set[int], proves: Proves) -> Found | None:
+    """Look at one process closely; None when it is dying, hidden, or `proves` says no.
+
+    `proves` gets a descriptor of its folder in /proc, its stat, and whose cookies it carries. All
+    of that is of one process, even if the pid is recycled meanwhile.
+    """
     try:
-        # Everything read below this descriptor is of one process, even if the pid is recycled.
         folder = os.open(f"/proc/{pid}", os.O_RDONLY | _DIRECTORY)
     except _DYING:
         missed.add(pid)
@@ -228,12 +244,12 @@ def _closer_look(pid: int, missed: set[int]) -> _Found | None:
             missed.add(pid)
             return None
         owners = _owners(_environ(folder, stat))
-        if not owners:
+        if not proves(folder, stat, owners):
             return None
         command = _read("cmdline", folder).rstrip(b"\0").replace(b"\0", b" ")
         command = command or b"[" + _read("comm", folder).strip() + b"]"
-        text = command.decode(errors="replace")[:_COMMAND_CHARS]
-        return _Found(Ident(pid, stat.start), stat.parent, text, owners)
+        text = _readable(command.decode(errors="replace"))
+        return Found(Ident(pid, stat.start), stat.parent, text, owners)
     except PermissionError:
         return None
     except _DYING:
@@ -243,7 +259,27 @@ def _closer_look(pid: int, missed: set[int]) -> _Found | None:
         os.close(folder)
 
 
-def _environ(folder: int, stat: _Stat) -> bytes:
+def read_below(folder: int, name: str) -> bytes:
+    """A file in the folder of a process in /proc, by the descriptor that `look_at` gives."""
+    return _read(name, folder)
+
+
+def children(pid: int) -> list[int]:
+    """The pids of a process's children; none when it is gone. Linux."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+    except _DYING:
+        pass
+    return found
+
+
+def _has_cookie(folder: int, stat: Stat, owners: list[Owner]) -> bool:
+    return bool(owners)
+
+
+def _environ(folder: int, stat: Stat) -> bytes:
     if stat.state not in _ZOMBIE:
         return _read("environ", folder)
     tasks = os.open("task", os.O_RDONLY | _DIRECTORY, dir_fd=folder)
@@ -260,17 +296,23 @@ def _environ(folder: int, stat: _Stat) -> bytes:
         os.close(tasks)
 
 
+def _readable(command: str) -> str:
+    """One short line: a command may hold line ends, and words for a terminal."""
+    start = command[:_COMMAND_CHARS]
+    return start if start.isprintable() else "".join(c if c.isprintable() else " " for c in start)
+
+
 def _owners(environ: bytes) -> list[Owner]:
     texts = (entry[len(_COOKIE) :] for entry in environ.split(b"\0") if entry.startswith(_COOKIE))
     owners = (cookies.parse(text.decode("ascii", errors="replace")) for text in texts)
     return [owner for owner in owners if owner is not None]
 
 
-def _stat(pid: int, folder: int | None = None) -> _Stat:
+def _stat(pid: int, folder: int | None = None) -> Stat:
     line = _read("stat" if folder is not None else f"/proc/{pid}/stat", folder)
     # The name in brackets may hold spaces and brackets itself; the fields after it are proc(5)'s.
     f = line[line.rindex(b")") + 2 :].split()
-    return _Stat(f[0], int(f[1]), int(f[6]), int(f[17]), int(f[19]), int(f[48]))
+    return Stat(f[0], int(f[1]), int(f[3]), int(f[6]), int(f[17]), int(f[19]), int(f[48]))
 
 
 def _read(path: str, folder: int | None = None) -> bytes:
@@ -290,7 +332,7 @@ def _read(path: str, folder: int | None = None) -> bytes:
 # -- everywhere --------------------------------------------------------------------------------
 
 
-def _scan_psutil(missed: set[int]) -> Iterator[_Found]:
+def _scan_psutil(missed: set[int]) -> Iterator[Found]:
     import psutil
 
     blank: list[int] = []
@@ -304,7 +346,26 @@ def _scan_psutil(missed: set[int]) -> Iterator[_Found]:
             yield found
 
 
-def _look_psutil(pid: int, missed: set[int], blank: list[int]) -> _Found | None:
+def look_portably(pid: int, missed: set[int]) -> Found | None:
+    """Like `look_at`, through psutil, and for whoever it is."""
+    return _look_psutil(pid, missed, None)
+
+
+def families_portably() -> dict[int, list[int]]:
+    """Parent -> children, of everybody who can be seen."""
+    import psutil
+
+    found: dict[int, list[int]] = {}
+    for pid in psutil.pids():
+        try:
+            found.setdefault(psutil.Process(pid).ppid(), []).append(pid)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def _look_psutil(pid: int, missed: set[int], blank: list[int] | None) -> Found | None:
+    """With `blank` only who carries a cookie; in it come those whose environment is empty."""
     import psutil
 
     if pid in (0, 1, os.getpid()):
@@ -312,11 +373,11 @@ def _look_psutil(pid: int, missed: set[int], blank: list[int]) -> _Found | None:
     try:
         process = psutil.Process(pid)
         ident = Ident(pid, process.create_time())
-        environ = process.environ()
-        if not environ:
+        environ = _environ_psutil(process)
+        if not environ and blank is not None:
             blank.append(pid)
         owner = cookies.parse(environ.get(cookies.VARIABLE, ""))
-        if owner is None:
+        if owner is None and blank is not None:
             return None
         parent, command = process.ppid(), " ".join(process.cmdline()) or f"[{process.name()}]"
         if process.status() == psutil.STATUS_ZOMBIE or not process.is_running():
@@ -328,8 +389,17 @@ def _look_psutil(pid: int, missed: set[int], blank: list[int]) -> _Found | None:
     except (psutil.Error, OSError):
         return None
     # psutil keeps undecodable bytes as surrogates, which no receipt could be written with
-    text = command.encode(errors="replace").decode()[:_COMMAND_CHARS]
-    return _Found(ident, parent, text, [owner])
+    text = _readable(command.encode(errors="replace").decode())
+    return Found(ident, parent, text, [owner] if owner else [])
+
+
+def _environ_psutil(process: psutil.Process) -> dict[str, str]:
+    import psutil
+
+    try:
+        return process.environ()
+    except psutil.AccessDenied:  # the system's own binaries on macOS; a child of ours may be one
+        return {}
 
 
 def _life(pid: int, portable: bool) -> _Life | None:

@@ -1,7 +1,9 @@
-"""Reaping: end every process that carries a matching cookie, and prove that each is dead.
+"""Reaping: end every process of a matching owner, and prove that each is dead.
 
-Look, freeze, look again until a look finds nobody new; TERM and a grace; KILL; look again. One
-deadline holds for the whole set, and what is alive at the end is said to be alive.
+Look, freeze, look again until a look finds nobody new; TERM (or the signal that its lease names)
+and a grace; KILL; look again. One deadline holds for the whole set, and what is alive at the end is
+said to be alive. Cages are frozen and killed as a whole where nobody in them is to be spared:
+nothing forks away from that.
 
 Linux signals through pidfds, which can never reach a recycled pid. Elsewhere, with
 `portable=True`, and where pidfds cannot be had, the identity is compared right before each signal.
@@ -14,12 +16,15 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
+from clawstop import cgroups, leases
 from clawstop.cookies import Owner
-from clawstop.processes import Ident, Match, Missed, Owned, Sameness, compare, gone, scan
+from clawstop.ownership import NONE, Proofs, scan
+from clawstop.processes import Ident, Match, Missed, Owned, Sameness, compare, gone
 
 GRACE = 0.5  # enough to flush and unlock; a person who said stop sees no delay
 DEADLINE = 10.0  # exit of a process with much memory or on a slow disk; longer means stuck in I/O
@@ -32,7 +37,9 @@ LOST_LOOKS = 50  # but when one of ours died under our eyes: it may fork on, and
 
 _READABLE = getattr(select, "POLLIN", 1)  # a pidfd is readable when its process is dead
 
-Verb = Literal["suspend", "terminate", "resume", "kill"]  # psutil's words, which Windows has too
+Verb = Literal[
+    "suspend", "terminate", "interrupt", "resume", "kill"
+]  # psutil's words, which Windows has too
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class Outcome:
     owner: Owner
     proof: str
     command: str
-    signal: Literal["TERM", "KILL", "none", "host"]
+    signal: Literal["TERM", "INT", "KILL", "none", "host"]
     result: Literal["dead", "alive", "spared", "would"]
     ms: float
     error: str = ""
@@ -55,6 +62,7 @@ class Outcome:
             "start": self.ident.start,
             "session": self.owner.session,
             "generation": self.owner.generation,
+            "lease": self.owner.lease,
             "proof": self.proof,
             "signal": self.signal,
             "result": self.result,
@@ -98,6 +106,7 @@ class Reaped:
 def reap(
     match: Match,
     *,
+    proofs: Proofs = NONE,
     spare: Collection[Ident] = (),
     grace: float = GRACE,
     deadline: float = DEADLINE,
@@ -106,24 +115,29 @@ def reap(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Reaped:
-    """End every process whose cookie matches, except the spared and the caller itself.
+    """End every process whose owner matches, except the spared and the caller itself.
 
     A caller that may run inside what it stops spares `processes.ancestors(os.getpid())`.
     `grace` 0 kills at once. `dry_run` looks once, signals nobody, and answers "would".
     """
-    hunt = _Hunt(match, spare, portable, clock, sleep)
+    hunt = _Hunt(match, proofs, spare, portable, clock, sleep)
     end = hunt.began + deadline
     try:
         if dry_run:
             hunt.look(None)
             return hunt.reaped(not hunt.error, "would")
         if grace > 0:
+            hunt.freeze()
             frozen_by = hunt.began + min(FREEZE, deadline / 2)
             while hunt.look("suspend") and clock() < frozen_by:
                 pass
-            hunt.send("terminate")  # all of them before any goes on, so that nobody is restarted
+            hunt.tell()  # all of them before any goes on, so that nobody is restarted
             hunt.send("resume")
+            hunt.thaw()
             hunt.wait(min(clock() + grace, end))
+            hunt.look("suspend")  # whoever was started meanwhile, while its parent still proves it
+        hunt.kill_cages()
+        if grace > 0:
             hunt.send("kill")
             hunt.wait(min(clock() + SLICE, end))
         while not (settled := not hunt.look("kill") and not hunt.dying()) and clock() < end:
@@ -187,12 +201,14 @@ class _Hunt:
     def __init__(
         self,
         match: Match,
+        proofs: Proofs,
         spare: Collection[Ident],
         portable: bool,
         clock: Callable[[], float],
         sleep: Callable[[float], None],
     ) -> None:
         self.match, self.portable, self.clock, self.sleep = match, portable, clock, sleep
+        self.proofs = proofs
         self.spare: dict[int, list[Ident]] = {}
         for ident in spare:
             self.spare.setdefault(ident.pid, []).append(ident)
@@ -200,6 +216,7 @@ class _Hunt:
         self.targets: dict[Ident, _Target] = {}
         self.spared: dict[Ident, Owned] = {}
         self.missed: set[int] = set()
+        self.others: set[int] = set()
         self.looks = self.restless = 0
         self.lost = False
         self.error = ""
@@ -211,12 +228,13 @@ class _Hunt:
         missed = Missed()
         new = False
         try:
-            for owned in scan(self.match, portable=self.portable, missed=missed):
+            for owned in scan(self.match, self.proofs, portable=self.portable, missed=missed):
                 new = self._meet(owned, verb) or new
         except OSError as error:  # no look, no proof: end what we know, look again
             self.error = str(error)
             self.sleep(TICK)
             return True
+        self.others = missed.others
         self.lost = self.lost or missed.owned
         slipped_by = missed.pids - self.missed
         self.missed |= missed.pids
@@ -242,11 +260,45 @@ class _Hunt:
         spare = self.spare.get(ident.pid, [])
         return any(compare(one) is not Sameness.DIFFERENT for one in spare)
 
+    def freeze(self) -> None:
+        for cage in self._cages():
+            cgroups.freeze(cage, True)
+
+    def thaw(self) -> None:
+        """All of them: one may have been frozen by a reaping that a crash cut off."""
+        for cage in [] if self.portable else cgroups.cages(self.proofs.folders):
+            if self.match(cage.owner):
+                cgroups.freeze(cage.path, False)
+
+    def kill_cages(self) -> None:
+        for cage in self._cages():
+            cgroups.kill(cage)
+
+    def _cages(self) -> Iterator[Path]:
+        """Those of ours in which everybody is condemned."""
+        for cage in [] if self.portable else cgroups.cages(self.proofs.folders):
+            if self.match(cage.owner) and not any(map(self._may_live, cgroups.members(cage.path))):
+                yield cage.path
+
+    def _may_live(self, pid: int) -> bool:
+        """Whether this pid is one that the reaping may not touch, or somebody else's."""
+        strangers = {ident.pid for ident in self.proofs.strangers}
+        return pid in (1, os.getpid()) or pid in self.spare or pid in strangers | self.others
+
+    def tell(self) -> None:
+        """Tell everybody to leave, each in the way it wants; a wrapper leaves with its command."""
+        for target in self._newest_first():
+            if not target.owned.wrapper:
+                target.send(target.farewell)
+
     def send(self, verb: Verb) -> None:
         """Do this to everybody who is not dead, descendants before their parents."""
-        for target in sorted(self.targets.values(), key=lambda t: t.ident.start, reverse=True):
-            if target.died is None:
-                target.send(verb)
+        for target in self._newest_first():
+            target.send(verb)
+
+    def _newest_first(self) -> list[_Target]:
+        alive = [target for target in self.targets.values() if target.died is None]
+        return sorted(alive, key=lambda target: target.ident.start, reverse=True)
 
     def dying(self) -> list[_Target]:
         return [t for t in self.targets.values() if t.died is None and not t.error]
@@ -296,7 +348,9 @@ class _Target:
 
     def __init__(self, owned: Owned, clock: Callable[[], float]) -> None:
         self.owned, self.ident, self.clock = owned, owned.ident, clock
-        self.signal: Literal["TERM", "KILL", "none"] = "none"
+        self.signal: Literal["TERM", "INT", "KILL", "none"] = "none"
+        polite = leases.parse(owned.owner.lease).signal == "INT"
+        self.farewell: Verb = "interrupt" if polite else "terminate"
         self.error = ""
         self.died: float | None = None
         self.fd = _pidfd(self.ident)
@@ -316,6 +370,8 @@ class _Target:
             self.error = ""
             if verb == "terminate":
                 self.signal = "TERM"
+            elif verb == "interrupt":
+                self.signal = "INT"
             elif verb == "kill":
                 self.signal = "KILL"
 
@@ -379,7 +435,11 @@ def _signal_by_pid(ident: Ident, verb: Verb) -> None:
     import psutil
 
     try:
-        getattr(psutil.Process(ident.pid), verb)()
+        process = psutil.Process(ident.pid)
+        if verb == "interrupt" and sys.platform != "win32":
+            process.send_signal(signal.SIGINT)
+        else:
+            getattr(process, "terminate" if verb == "interrupt" else verb)()
     except psutil.NoSuchProcess as error:
         raise ProcessLookupError(str(error)) from error
     except psutil.AccessDenied as error:
@@ -387,5 +447,5 @@ def _signal_by_pid(ident: Ident, verb: Verb) -> None:
 
 
 def _signal(verb: Verb) -> signal.Signals:
-    names = {"suspend": "STOP", "terminate": "TERM", "resume": "CONT", "kill": "KILL"}
-    return signal.Signals[f"SIG{names[verb]}"]
+    names = {"suspend": "STOP", "terminate": "TERM", "interrupt": "INT", "resume": "CONT"}
+    return signal.Signals[f"SIG{names.get(verb, 'KILL')}"]

@@ -35,6 +35,7 @@ class Settings:
     engine_down: str
     grace_ms: int
     escalate: str
+    max_run_minutes: int
     receipts_keep: int
     receipts_days: int
 

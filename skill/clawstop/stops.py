@@ -10,20 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from . import processes, reaping, receipts
+from . import cgroups, leases, ownership, processes, reaping, receipts, suspects
 from .bridges import Bridges, Drained, Ended
+from .cookies import Owner
 from .errors import StoreError
 from .events import Stop
 from .ledger import Ledger
+from .ownership import Proofs
 from .plugins import Plugins
-from .processes import Ident, Owned
+from .processes import Found, Ident, Owned
+from .records import Record
 from .redaction import redact
 from .settings import Settings
 from .store import Store
@@ -48,6 +52,7 @@ class Request:
     who: str
     grace: float
     spare: frozenset[Ident] = field(default_factory=frozenset)
+    suspects: bool = False  # end those too
     at: float | None = None  # when it was said, if that was earlier than now
 
     def dump(self) -> dict[str, Any]:
@@ -57,13 +62,15 @@ class Request:
             "who": self.who,
             "grace": self.grace,
             "spare": [[ident.pid, ident.start] for ident in self.spare],
+            "suspects": self.suspects,
         }
 
     @classmethod
     def parse(cls, id: str, stored: dict[str, Any]) -> Request:
         spare = frozenset(Ident(pid, start) for pid, start in stored["spare"])
         target = Target(**stored["target"])
-        return cls(id, target, stored["trigger"], stored["who"], stored["grace"], spare)
+        asked = stored.get("suspects") is True  # an older clawstop wrote none
+        return cls(id, target, stored["trigger"], stored["who"], stored["grace"], spare, asked)
 
 
 class Stops:
@@ -77,6 +84,8 @@ class Stops:
         ledger: Ledger,
         receipts: Path,
         settings: Callable[[], Settings],
+        proofs: Callable[[], Proofs],
+        workspaces: Callable[[Target], list[Path]],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._state = state
@@ -86,6 +95,8 @@ class Stops:
         self._ledger = ledger
         self._receipts = receipts
         self._settings = settings
+        self._proofs = proofs
+        self._workspaces = workspaces
         self._clock = clock
         self._running: dict[str, asyncio.Task[dict[str, Any]]] = {}
         self._slots = asyncio.Semaphore(PARALLEL)
@@ -149,20 +160,26 @@ class Stops:
             state=self._state,
             grace=request.grace,
             spare=request.spare | self._bridges.idents(),
+            proofs=self._proofs(),
         )
         # Beside the rest: what the host itself kills, when it ends a run, is listed too.
-        seen = asyncio.create_task(asyncio.to_thread(processes.find, stop.owns))
+        seen = asyncio.create_task(asyncio.to_thread(ownership.find, stop.concerns, stop.proofs))
         await self._plugins.stop_started(stop)
         ended = await self._bridges.end(request.target.sessions, request.target.scopes)
         lap("ended")
         there = await self._looked(seen)
-        drained = await self._drain(request, bumped)
+        leased = [one for one in there if not stop.owns(one.owner)]
+        drained = await self._drain(request, bumped, {one.owner.session for one in leased})
         lap("drained")
         escalated = await self._escalate(request, ended)
         async with self._slots:
             reaped, failures = await self._plugins.reap(stop)
+            suspected, ended_too = await self._suspects(request, stop, there)
+        reaped += ended_too
+        cgroups.prune(stop.proofs.folders, stop.owns)  # a shell that comes late finds no cage
         lap("killed")
-        by_host = reaping.ended_by_host(there, reaped, time.perf_counter, begun)
+        mine = [one for one in there if stop.owns(one.owner)]
+        by_host = reaping.ended_by_host(mine, reaped, time.perf_counter, begun)
 
         problems += ended.unanswered + drained.problems + failures
         advice = "" if self._escalation == "never" else ADVICE
@@ -188,6 +205,8 @@ class Stops:
             **self._ledger.close(stop.covers),
             "drained": {key: rows for key, rows in vars(drained).items() if key != "problems"},
             "processes": [o.as_dict() for o in chain(by_host, *(r.outcomes for r in reaped))],
+            "leased": [_leased(one) for one in leased if not processes.gone(one.ident)],
+            "suspects": suspected,
             "left": problems,
             "converged": not problems,
             "ms": steps,
@@ -232,14 +251,40 @@ class Stops:
             log.error("processes cannot be listed: %r", error)
             return []
 
-    async def _drain(self, request: Request, bumped: dict[str, int]) -> Drained:
+    async def _suspects(
+        self, request: Request, stop: Stop, there: list[Owned]
+    ) -> tuple[list[dict[str, Any]], list[reaping.Reaped]]:
+        """Who else works in the workspace: listed, or ended if that is what was asked for."""
+        known = {one.ident.pid for one in there}
+        spare = stop.spare | frozenset(processes.ancestors(os.getpid()))
+        where = self._workspaces(request.target)
+        try:
+            found = await asyncio.to_thread(suspects.find, where, known, spare)
+        except OSError as error:
+            log.error("suspects cannot be looked for: %s", error)
+            return [], []
+        if not request.suspects or not found:
+            return [_suspect(one) for one in found], []
+        owner = Owner(self._state, request.target.name, 0, "asked")
+        asked = {one.ident: Record(owner, "asked") for one in found if one.ident}
+        proofs = replace(stop.proofs, records=asked, folders=())
+        reaped = await asyncio.to_thread(
+            reaping.reap, owner.__eq__, proofs=proofs, spare=spare, grace=request.grace
+        )
+        return [], [reaped]
+
+    async def _drain(
+        self, request: Request, bumped: dict[str, int], leased: Collection[str]
+    ) -> Drained:
+        """The host's background tasks in `leased` sessions stay: cancelling one ends its process.
+        A wake of theirs is refused later, by its generation."""
         jobs = {id: about for id, _, about in self._store.dead_jobs(bumped)}
         target = request.target
         drained = await self._bridges.drain(
             sessions=target.sessions,
             scopes=target.scopes,
             jobs=list(jobs),
-            execs=self._store.dead_execs(bumped),
+            execs=self._store.dead_execs(bumped.keys() - leased),
             before=self._store.stopped_at(request.id) * 1000,
         )
         off = [row["id"] for row in drained.jobs if row["outcome"] == "off"]
@@ -315,3 +360,14 @@ class Stops:
             # Newer than any release: a brake holds until it is on disk.
             mirror["latches"].update(dict.fromkeys(request.target.scopes, 2**53 - 1))
         return mirror
+
+
+def _leased(one: Owned) -> dict[str, Any]:
+    lease = leases.parse(one.owner.lease)
+    about = {"pid": one.ident.pid, "session": one.owner.session, "lease": lease.kind}
+    return {**about, "seconds": round(lease.left), "command": redact(one.command)}
+
+
+def _suspect(found: Found) -> dict[str, Any]:
+    assert found.ident is not None
+    return {"pid": found.ident.pid, "command": redact(found.command)}

@@ -285,6 +285,11 @@ class Store:
             self._db.execute("SELECT id, session, generation FROM runs WHERE ended IS NULL")
         )
 
+    def overdue(self, seconds: float) -> list[tuple[str, str]]:
+        """(run, session) of every run that has been alive for longer than this."""
+        query = "SELECT id, session FROM runs WHERE ended IS NULL AND started < ?"
+        return list(self._db.execute(query, (self._clock() - seconds,)))
+
     def prune(self, days: float = KEPT_DAYS) -> None:
         """Forget ended runs and finished stops of long ago. Sessions and message ids are kept."""
         old = self._clock() - days * 86400

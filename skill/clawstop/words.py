@@ -42,7 +42,22 @@ TEXTS: dict[str, tuple[str, str]] = {
     "would_stop": ("would stop {target}: {scopes}", "将停止 {target}:{scopes}"),
     "run": ("run", "运行"),
     "process": ("process", "进程"),
+    "mark_ask": ("Make it {session}'s own?", "登记为 {session} 所有?"),
     "left_alone": ("left alone", "不受影响"),
+    "leased": ("kept by its lease", "按租约保留"),
+    "suspect": ("suspect, not ended without --suspects", "可疑(加 --suspects 才会结束)"),
+    "strangers": ("other processes, untouched: {count}", "其他进程,不受影响:{count} 个"),
+    "kept": (
+        "kept by their lease: {commands} (`clawstop stop everything --now` ends them)",
+        "按租约保留:{commands}(可用 clawstop stop everything --now 结束)",
+    ),
+    "suspected": (
+        "also at work in its folder, not proven to be its own: {commands} "
+        "(send /suspects to end them, or run `clawstop stop {target} --suspects`)",
+        "另有进程在其工作目录中运行,无法确认归属:{commands}"
+        "(发送 /suspects 或运行 clawstop stop {target} --suspects 可结束它们)",
+    ),
+    "not_verified": ("remote, not verified: {calls}", "远程执行,无法确认:{calls}"),
     "released": ("released: {scopes}", "已解除:{scopes}"),
     "job_on": ("scheduled job is on again: {id}", "定时任务已恢复:{id}"),
     "job_gone": ("scheduled job is gone by itself: {id}", "定时任务已不存在:{id}"),

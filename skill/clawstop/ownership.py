@@ -1,0 +1,245 @@
+"""Ownership: which living processes belong to an owner, and what proves it. Signals nobody.
+
+In this order, and the first that says anything decides:
+
+    run, marked     a person's or an agent's own word, in a record; holds for all below it
+    cookie          in its environment
+    cgroup          it is in the cage of a cookie (Linux)
+    seen            it was seen below an owned process while that lived, in a record
+    child           its parent is owned
+    session         the leader of its session is owned, and alive (Linux)
+
+A process group proves nothing: a pipeline in a person's shell is one. Nor does a session whose
+leader is gone, since its number may be somebody else's by now.
+
+macOS and Windows, and `portable=True`, know records, cookies and children, through psutil.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from . import cgroups, processes, records
+from .cookies import Owner
+from .paths import Paths
+from .processes import LINUX, Found, Ident, Match, Missed, Owned, Stat
+from .records import WRAPPER, Record
+
+
+@dataclass(frozen=True)
+class Proofs:
+    """What is known of processes beside their cookies.
+
+    `strangers` (gateways, engines) are never owned, and nothing is owned because of them.
+    """
+
+    records: Mapping[Ident, Record] = field(default_factory=dict)
+    folders: Sequence[Path] = ()  # of cages
+    strangers: frozenset[Ident] = field(default_factory=frozenset)
+
+
+NONE = Proofs()
+
+
+def proofs(paths: Paths, strangers: Iterable[Ident] = ()) -> Proofs:
+    """What is on disk at this moment."""
+    folders = cgroups.folders(paths.cages)
+    return Proofs(records.read(paths.owned), folders, frozenset(strangers))
+
+
+def find(match: Match, proofs: Proofs = NONE, *, portable: bool = False) -> list[Owned]:
+    """Every living process of a matching owner. OSError when nothing can be looked at."""
+    return list(scan(match, proofs, portable=portable))
+
+
+def scan(
+    match: Match,
+    proofs: Proofs = NONE,
+    *,
+    portable: bool = False,
+    missed: Missed | None = None,
+) -> Iterator[Owned]:
+    """Like `find`, one at a time, so that each can be stopped before the next is looked for."""
+    kind = _Linux if LINUX and not portable else _Portable
+    return kind(match, proofs, missed or Missed()).scan()
+
+
+class _Look:
+    """One look at all processes. Whoever is decided on is not looked at again."""
+
+    portable = False
+
+    def __init__(self, match: Match, proofs: Proofs, missed: Missed) -> None:
+        self.match, self.proofs, self.missed = match, proofs, missed
+        strange = (ident.pid for ident in proofs.strangers if not processes.gone(ident))
+        self.decided = {0, 1, os.getpid(), *strange}
+        self.owned: list[Owned] = []
+
+    def scan(self) -> Iterator[Owned]:
+        yield from self._recorded(decides=True)
+        yield from self._cookies()
+        yield from self._caged()
+        yield from self._recorded(decides=False)
+        yield from self._families()
+
+    def _decide(self, found: Found, owner: Owner, proof: str, *, wrapper: bool = False) -> bool:
+        """Whether the owner matches: then it is the last of `owned`."""
+        return self._settle(found, owner, proof, self.match(owner), wrapper)
+
+    def _settle(
+        self, found: Found, owner: Owner, proof: str, mine: bool, wrapper: bool = False
+    ) -> bool:
+        assert found.ident is not None
+        self.decided.add(found.ident.pid)
+        if mine:
+            one = Owned(found.ident, owner, proof, found.parent, found.command, wrapper)
+            self.owned.append(one)
+        else:
+            self.missed.others.add(found.ident.pid)
+        return mine
+
+    def _recorded(self, *, decides: bool) -> Iterator[Owned]:
+        known = {i: r for i, r in self.proofs.records.items() if r.decides is decides}
+        alive: list[tuple[int, Owner]] = []
+        for ident, record in known.items():
+            found = None if ident.pid in self.decided else self._look_at_record(ident)
+            if found is None:
+                continue
+            alive.append((ident.pid, record.owner))
+            if self._decide(found, record.owner, record.how, wrapper=record.how == WRAPPER):
+                yield self.owned[-1]
+        while decides and alive:  # what is below them is theirs, whatever it carries
+            parent, owner = alive.pop()
+            for found in self._children_of(parent, owner.state):
+                assert found.ident is not None
+                alive.append((found.ident.pid, owner))
+                if self._decide(found, owner, f"child of {parent}"):
+                    yield self.owned[-1]
+
+    def _cookies(self) -> Iterator[Owned]:
+        for found in processes.listed(self.missed.pids, portable=self.portable):
+            owner = next(filter(self.match, found.owners), None)
+            if found.ident is None:
+                self.missed.owned = self.missed.owned or owner is not None
+            elif found.ident.pid not in self.decided and self._settle(
+                found, owner or found.owners[0], "cookie", owner is not None
+            ):
+                yield self.owned[-1]
+
+    def _families(self) -> Iterator[Owned]:
+        done = 0
+        while done < len(self.owned):
+            while done < len(self.owned):
+                parent = self.owned[done]
+                done += 1
+                for found in self._children_of(parent.ident.pid, parent.owner.state):
+                    self._settle(found, parent.owner, f"child of {parent.ident.pid}", True)
+                    yield self.owned[-1]
+            yield from self._sessions()
+
+    # -- what differs between systems
+
+    def _look_at_record(self, ident: Ident) -> Found | None:
+        raise NotImplementedError
+
+    def _children_of(self, parent: int, state: str) -> Iterator[Found]:
+        """Children that are not decided on, and carry nobody else's cookie."""
+        raise NotImplementedError
+
+    def _caged(self) -> Iterator[Owned]:
+        return iter(())
+
+    def _sessions(self) -> Iterator[Owned]:
+        return iter(())
+
+
+class _Linux(_Look):
+    def _look_at_record(self, ident: Ident) -> Found | None:
+        def same(folder: int, stat: Stat, owners: list[Owner]) -> bool:
+            return stat.start == ident.start
+
+        return processes.look_at(ident.pid, self.missed.pids, same)
+
+    def _children_of(self, parent: int, state: str) -> Iterator[Found]:
+        def mine(folder: int, stat: Stat, owners: list[Owner]) -> bool:
+            return stat.parent == parent and all(owner.state == state for owner in owners)
+
+        for pid in processes.children(parent):
+            found = None if pid in self.decided else self._look_at(pid, mine)
+            if found:
+                yield found
+
+    def _look_at(self, pid: int, proves: processes.Proves) -> Found | None:
+        return processes.look_at(pid, self.missed.pids, proves)
+
+    def _caged(self) -> Iterator[Owned]:
+        for cage in cgroups.cages(self.proofs.folders):
+
+            def inside(
+                folder: int, stat: Stat, owners: list[Owner], cage: cgroups.Cage = cage
+            ) -> bool:
+                return cgroups.holds(cage.path, processes.read_below(folder, "cgroup"))
+
+            for pid in cgroups.members(cage.path):
+                found = None if pid in self.decided else self._look_at(pid, inside)
+                if found and self._decide(found, cage.owner, "cgroup"):
+                    yield self.owned[-1]
+
+    def _sessions(self) -> Iterator[Owned]:
+        pids = {one.ident.pid: one for one in self.owned}
+        leaders = {pid: one for pid, one in pids.items() if _session(pid) == pid}
+        if not leaders:
+            return
+        for pid in processes.everybody():
+            leader = leaders.get(_session(pid)) if pid not in self.decided else None
+            if leader is None:
+                continue
+
+            def led(folder: int, stat: Stat, owners: list[Owner], by: Owned = leader) -> bool:
+                mine = stat.session == by.ident.pid and not owners
+                return mine and processes.compare(by.ident) is processes.Sameness.SAME
+
+            if found := self._look_at(pid, led):
+                self._settle(found, leader.owner, f"session of {leader.ident.pid}", True)
+                yield self.owned[-1]
+
+
+def _session(pid: int) -> int:
+    if sys.platform == "win32":  # nobody comes here
+        return -1
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return -1
+
+
+class _Portable(_Look):
+    portable = True
+
+    @cached_property
+    def _families_seen(self) -> dict[int, list[int]]:
+        return processes.families_portably()
+
+    def _look_at_record(self, ident: Ident) -> Found | None:
+        if processes.gone(ident):
+            return None
+        found = processes.look_portably(ident.pid, self.missed.pids)
+        same = processes.compare(ident) is processes.Sameness.SAME
+        return found._replace(ident=ident) if found and same else None
+
+    def _children_of(self, parent: int, state: str) -> Iterator[Found]:
+        above = processes.ident_of(parent, portable=True)
+        for pid in self._families_seen.get(parent, ()) if above else ():
+            found = None
+            if pid not in self.decided:
+                found = processes.look_portably(pid, self.missed.pids)
+            if not found or not found.ident or not above or found.parent != parent:
+                continue
+            # Windows keeps naming a parent that is gone, whose pid may be another's by now.
+            if found.ident.start >= above.start and all(o.state == state for o in found.owners):
+                yield found

@@ -1,0 +1,344 @@
+"""What proves whose a process is, beside its cookie; and what proves nothing."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import zoo
+from clawstop import cgroups, cookies, leases, ownership, processes, records
+from clawstop.cookies import Owner
+from clawstop.ownership import Proofs
+from clawstop.paths import Paths
+from clawstop.processes import Ident, Owned
+from clawstop.reaping import reap
+from clawstop.records import Record
+from clawstop.watching import Watch
+
+pytestmark = pytest.mark.timeout(30)
+
+Cage = zoo.Cage
+
+# Animals without a cookie: what `env -i` does. The mark of the zoo's keeper stays.
+SCRUBBED = "env -i CAGE=$CAGE"
+
+
+@pytest.fixture
+def cage() -> Iterator[Cage]:
+    with zoo.cage() as one:
+        yield one
+
+
+@pytest.fixture(params=[False, True], ids=["native", "portable"])
+def portable(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder of cages below our own cgroup, as a gateway would get it."""
+    made = cgroups.folder_for(os.getpid(), secrets.token_hex(8))
+    assert made is not None, "these tests need a cgroup v2 that they may write"
+    yield made
+    zoo.until(lambda: not any(True for _ in cgroups.members(made)))
+    cgroups.prune([made], lambda _: True)
+    assert not made.exists()
+
+
+def ident(pid: int) -> Ident:
+    found = processes.ident_of(pid)
+    assert found is not None
+    return found
+
+
+def proofs_of(found: list[Owned]) -> dict[int, str]:
+    return {one.ident.pid: one.proof for one in found}
+
+
+def scrubbed_child(cage: Cage) -> list[int]:
+    """A shell that stays, and its child without a cookie."""
+    return cage.spawn(["sh", "-c", f"{SCRUBBED} sh -c 'echo $$; exec sleep 60' & wait"])
+
+
+def scrubbed_orphan(cage: Cage, *, leader: bool) -> list[int]:
+    """Without a cookie and without its parent; the leader of its session lives, or not."""
+    stay = "echo $$; sleep 60" if leader else "echo $$"
+    inner = f"({SCRUBBED} sh -c 'echo $$; exec sleep 60' &); sleep 0.2; {stay}"
+    pids = cage.spawn(["sh", "-c", inner], births=2, start_new_session=True)
+    zoo.until(lambda: processes.ancestors(min(pids))[0].pid == min(pids))
+    return pids
+
+
+def daemonized(cage: Cage, path: Path) -> int:
+    """Joins a cage, then leaves everything else behind: environment, session, parent, folder."""
+    script = (
+        f"echo $$ > {path}/cgroup.procs; "
+        f"exec {SCRUBBED} setsid sh -c '(sh -c \"cd /; echo \\$\\$; exec sleep 60\" &)'"
+    )
+    (pid,) = cage.spawn(["sh", "-c", script])
+    zoo.until(lambda: processes.ancestors(pid)[1].pid == 1)
+    return pid
+
+
+# -- family
+
+
+def test_a_child_without_a_cookie_is_its_parent_s(cage: Cage, portable: bool) -> None:
+    (child,) = scrubbed_child(cage)
+    parent = cage.children[0].pid
+    found = proofs_of(ownership.find(cage.mine, portable=portable))
+    assert found == {parent: "cookie", child: f"child of {parent}"}
+    assert reap(cage.mine, grace=0.1, portable=portable).clean
+    assert cage.extinct()
+
+
+def test_an_orphan_is_known_by_the_living_leader_of_its_session(cage: Cage) -> None:
+    pids = scrubbed_orphan(cage, leader=True)
+    leader = cage.children[0].pid
+    (orphan,) = set(pids) - {leader}
+    assert proofs_of(ownership.find(cage.mine))[orphan] == f"session of {leader}"
+    assert reap(cage.mine, grace=0.1).clean
+    assert cage.extinct()
+
+
+def test_an_orphan_whose_leader_is_gone_escapes_without_a_cage(cage: Cage) -> None:
+    """Written down in docs/threat-model.md: nothing that is left proves whose it is."""
+    pids = scrubbed_orphan(cage, leader=False)
+    cage.children[0].wait()
+    assert reap(cage.mine, grace=0).outcomes == []
+    assert cage.living() == {pid for pid in pids if pid != cage.children[0].pid}
+
+
+def test_who_started_an_owned_process_is_not_owned(cage: Cage, portable: bool) -> None:
+    """A person's shell, and the other end of its pipeline, which is in the same group."""
+    owned = cookies.format(cage.owner())
+    script = (
+        f"env CLAWSTOP_COOKIE={owned} sh -c 'echo $$; sleep 60; :' 1>&3 3>&1 | "
+        "sh -c 'echo $$; exec sleep 60' 1>&3"
+    )
+    text = f"exec 3>&1; set -m; {script}"
+    pids = cage.spawn(["bash", "-c", text], births=2, cookie="")
+    found = ownership.find(cage.mine, portable=portable)
+    assert {one.command for one in found} <= {"sh -c echo $$; sleep 60; :", "sleep 60"}
+    assert cage.children[0].pid not in proofs_of(found)
+    assert len(set(pids) & set(proofs_of(found))) == 1
+
+
+def test_what_another_gateway_s_run_started_below_ours_is_not_ours(
+    cage: Cage, portable: bool
+) -> None:
+    other = cookies.format(Owner("abcd", "agent:x:main", 1))
+    script = f"CLAWSTOP_COOKIE={other} sh -c 'echo $$; exec sleep 60' & wait"
+    (theirs,) = cage.spawn(["sh", "-c", script])
+    assert theirs not in proofs_of(ownership.find(cage.mine, portable=portable))
+
+
+def test_nothing_is_owned_because_of_a_gateway(cage: Cage, portable: bool) -> None:
+    """One that a run has started carries its cookie; what it starts has cookies of its own."""
+    (child,) = scrubbed_child(cage)
+    gateway = processes.ident_of(cage.children[0].pid, portable=portable)
+    assert gateway is not None
+    strange = Proofs(strangers=frozenset({gateway}))
+    assert ownership.find(cage.mine, strange, portable=portable) == []
+    assert child in cage.living()
+
+
+# -- records
+
+
+def test_a_record_names_one_process_of_this_boot(tmp_path: Path, cage: Cage) -> None:
+    (pid,) = zoo.sleeper(cage, cookie="")
+    one = ident(pid)
+    records.write(tmp_path, one, Record(cage.owner(), "marked"))
+    assert records.read(tmp_path) == {one: Record(cage.owner(), "marked")}
+    known = Proofs(records.read(tmp_path))
+    assert proofs_of(ownership.find(cage.mine, known)) == {pid: "marked"}
+    recycled = Proofs({Ident(pid, int(one.start) - 1): Record(cage.owner(), "marked")})
+    assert ownership.find(cage.mine, recycled) == []
+    (file,) = tmp_path.iterdir()
+    file.write_text(file.read_text().replace(records.boot(), "another-boot"))
+    assert records.read(tmp_path) == {}
+    records.prune(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("bad", ["", "a b c", "- x 1 run 1:a:1:run:m", "- 1 nan run 1:a:1:run:m"])
+def test_a_file_that_is_no_record_means_nobody(tmp_path: Path, bad: str) -> None:
+    file = tmp_path / "1-1"
+    file.write_text(bad)
+    file.chmod(0o600)
+    assert records.read(tmp_path) == {}
+
+
+def test_a_record_that_somebody_else_could_write_means_nobody(tmp_path: Path, cage: Cage) -> None:
+    (pid,) = zoo.sleeper(cage, cookie="")
+    records.write(tmp_path, ident(pid), Record(cage.owner(), "run"))
+    (file,) = tmp_path.iterdir()
+    file.chmod(0o666)
+    assert records.read(tmp_path) == {}
+    link = tmp_path / "2-2"
+    file.chmod(0o600)
+    link.symlink_to(file)
+    assert len(records.read(tmp_path)) == 1
+
+
+def test_what_a_person_says_is_above_the_cookie_and_holds_for_all_below(
+    tmp_path: Path, cage: Cage, portable: bool
+) -> None:
+    """A server on a lease: its workers carry the cookie of the run that started it."""
+    pids = zoo.chain(cage)
+    server = cage.children[0].pid
+    kept = replace(cage.owner(), lease="keep:99999999")
+    known = Proofs({ident(server): Record(kept, "marked")})
+
+    def stopped(owner: Owner) -> bool:
+        return cage.mine(owner) and leases.parse(owner.lease).ends(wide=True, hard=False)
+
+    assert ownership.find(stopped, known, portable=portable) == []
+    assert reap(stopped, proofs=known, grace=0, portable=portable).outcomes == []
+    assert cage.living() == set(pids)
+    assert reap(cage.mine, proofs=known, grace=0, portable=portable).clean
+    assert cage.extinct()
+
+
+def test_the_watch_remembers_who_was_below_an_owned_process(tmp_path: Path, cage: Cage) -> None:
+    paths = Paths(tmp_path)
+    paths.prepare()
+    (child,) = scrubbed_child(cage)
+    watch = Watch(paths, cage.state)
+    assert len(watch.look(lambda _: False)) == 2
+    assert not watch.due
+    os.kill(cage.children[0].pid, signal.SIGKILL)
+    cage.children[0].wait()
+    assert ownership.find(cage.mine) == []
+    known = ownership.proofs(paths)
+    assert proofs_of(ownership.find(cage.mine, known)) == {child: "seen"}
+    assert reap(cage.mine, proofs=known, grace=0).clean
+    assert cage.extinct()
+
+
+# -- cages
+
+
+def test_who_leaves_everything_behind_is_still_in_its_cage(folder: Path, cage: Cage) -> None:
+    home = folder / cookies.format(cage.owner())
+    home.mkdir()
+    pid = daemonized(cage, home)
+    assert ownership.find(cage.mine) == [], "nothing else proves it"
+    known = Proofs(folders=[folder])
+    assert proofs_of(ownership.find(cage.mine, known)) == {pid: "cgroup"}
+    reaped = reap(cage.mine, proofs=known, grace=0.1)
+    assert reaped.clean
+    assert [outcome.proof for outcome in reaped.outcomes] == ["cgroup"]
+    assert cage.extinct()
+
+
+def test_a_cage_inside_a_cage_hides_nobody(folder: Path, cage: Cage) -> None:
+    inner = folder / cookies.format(cage.owner()) / "deeper" / "still"
+    inner.mkdir(parents=True)
+    daemonized(cage, inner)
+    assert reap(cage.mine, proofs=Proofs(folders=[folder]), grace=0).clean
+    assert cage.extinct()
+
+
+def test_whose_cookie_is_another_s_is_not_killed_with_the_cage(folder: Path, cage: Cage) -> None:
+    """A lease of its own that could not get a cage of its own."""
+    home = folder / cookies.format(cage.owner())
+    home.mkdir()
+    pid = daemonized(cage, home)
+    kept = cookies.format(replace(cage.owner(), session="agent:kept:main"))
+    (server,) = zoo.sleeper(cage, cookie=kept)
+    assert cgroups.join(home, server)
+
+    def mine(owner: Owner) -> bool:
+        return owner == cage.owner()
+
+    known = Proofs(folders=[folder])
+    reaped = reap(mine, proofs=known, grace=0.05)
+    assert [outcome.ident.pid for outcome in reaped.outcomes] == [pid]
+    assert reaped.clean
+    assert cage.living() == {server}
+    assert zoo.state(server) in "SR", "and it was let go on"
+
+
+def test_a_cage_with_the_caller_in_it_is_neither_frozen_nor_killed(
+    folder: Path, cage: Cage
+) -> None:
+    """An agent that stops itself: its own shell, in the cage, asks for it."""
+    home = folder / cookies.format(cage.owner())
+    home.mkdir()
+    pid = daemonized(cage, home)
+    (caller,) = zoo.sleeper(cage)
+    assert cgroups.join(home, caller)
+    frozen: list[str] = []
+
+    def sleep(seconds: float) -> None:
+        frozen.append((home / "cgroup.freeze").read_text())
+        time.sleep(seconds)
+
+    known = Proofs(folders=[folder])
+    reaped = reap(cage.mine, proofs=known, spare=[ident(caller)], grace=0.05, sleep=sleep)
+    assert "1\n" not in frozen
+    assert [outcome.ident.pid for outcome in reaped.outcomes] == [pid]
+    assert cage.living() == {caller}
+
+
+def test_a_cage_that_a_crash_left_frozen_is_thawed(folder: Path, cage: Cage) -> None:
+    home = folder / cookies.format(cage.owner())
+    home.mkdir()
+    daemonized(cage, home)
+    assert cgroups.freeze(home, True)
+    assert reap(cage.mine, proofs=Proofs(folders=[folder]), grace=0.05).clean
+    assert (home / "cgroup.freeze").read_text() == "0\n"
+    assert cage.extinct()
+
+
+def test_a_gateway_that_a_run_has_started_is_taken_out_of_its_cage(
+    folder: Path, cage: Cage
+) -> None:
+    home = folder / cookies.format(cage.owner())
+    home.mkdir()
+    gateway = daemonized(cage, home)
+    made = cgroups.folder_for(gateway, "ffff")
+    assert made == folder.parent / "clawstop-ffff"
+    assert list(cgroups.members(home)) == []
+    made.rmdir()
+
+
+def test_where_no_cgroup_may_be_made_there_are_no_cages(tmp_path: Path) -> None:
+    script = f"""
+import sys; sys.path[:0] = {sys.path!r}
+from clawstop import cgroups
+import os; os.setgid(65534); os.setuid(65534)
+print(cgroups.folder_for(os.getpid(), "ab"))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "None\n", done.stderr
+
+
+def test_a_fork_bomb_without_a_cookie_dies_in_its_cage(folder: Path, cage: Cage) -> None:
+    home = folder / cookies.format(cage.owner())
+    home.mkdir()
+    cage.python(
+        f"""
+open({str(home / "cgroup.procs")!r}, "w").write(str(os.getpid()))
+signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+here()
+for _ in range(9):
+    if not born(): os.setsid()
+rest()
+""",
+        cookie="",
+    )
+    reaped = reap(cage.mine, proofs=Proofs(folders=[folder]), grace=0.05)
+    assert reaped.clean
+    assert cage.extinct()
+    assert "cgroup" in {outcome.proof for outcome in reaped.outcomes}
