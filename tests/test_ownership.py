@@ -214,7 +214,7 @@ def test_the_watch_remembers_who_was_below_an_owned_process(tmp_path: Path, cage
     paths.prepare()
     (child,) = scrubbed_child(cage)
     watch = Watch(paths, cage.state)
-    assert len(watch.look(lambda _: False)) == 2
+    assert len(watch.look()) == 2
     assert not watch.due
     os.kill(cage.children[0].pid, signal.SIGKILL)
     cage.children[0].wait()

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
+import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+import zoo
+from clawstop import launch as launcher
 from clawstop import ownership
 from clawstop.embedded import EmbeddedHost, Exec, Say, Script
 from clawstop.paths import Paths
+from clawstop.processes import Owned
 from clawstop.server import Server
 from wire import engine
 
@@ -21,6 +30,18 @@ SCRIPTS: dict[str, Script] = {
     "batch": [Exec("sleep 30"), Exec("touch two"), Exec("touch three")],
     "short": [Exec("true"), Say("short done")],
     "quick": [Exec("sleep 0.3", background=True), Say("left something running")],
+}
+
+
+# What hides, and how.
+ZOO = {
+    "plain": "{sleep}",
+    "deaf": "trap '' TERM HUP INT; {sleep}; :",
+    "in a session of its own": "setsid {sleep}",
+    "a daemon": "(setsid sh -c '{sleep} & :' &)",
+    "a daemon without a cookie": "(env -i setsid sh -c '({sleep} &) ; :' &)",
+    "behind nohup": "nohup {sleep} &",
+    "deep down": 'sh -c \'sh -c "sh -c \\"{sleep}; :\\"; :"; :\'',
 }
 
 
@@ -40,8 +61,20 @@ class Stage:
                 await asyncio.sleep(0.01)
 
     def alive(self, session: str) -> int:
+        return len(self._owned(session))
+
+    def _owned(self, session: str) -> list[Owned]:
         state = self.host.paths.state_id  # other tests use the same session keys at the same time
-        return len(ownership.find(lambda o: (o.state, o.session) == (state, session)))
+        proofs = ownership.proofs(self.host.paths)
+        return ownership.find(lambda o: (o.state, o.session) == (state, session), proofs)
+
+    def states(self, session: str) -> set[str]:
+        """What they do; one that waits in vfork for a child that stands still is D."""
+        found = {zoo.state(one.ident.pid) for one in self._owned(session)}
+        return found - {"D"} if "T" in found else found
+
+    def leased(self, session: str) -> set[int]:
+        return {o.ident.pid for o in self._owned(session) if o.owner.lease.startswith("keep")}
 
 
 @asynccontextmanager
@@ -141,9 +174,131 @@ async def the_transcript_is_a_chain_of_parents(stage: Stage) -> None:
     assert roles == ["user", "assistant", "toolResult", "assistant"]
 
 
+async def nobody_of_the_zoo_outlives_the_stop(stage: Stage) -> None:
+    numbers = itertools.count(61_000 + os.getpid() % 1000 * 20)
+    commands = {kind: f"sleep {next(numbers)}" for kind in ZOO}
+    stage.host.scripts["zoo"] = [
+        Exec(ZOO[kind].format(sleep=command), background=True) for kind, command in commands.items()
+    ]
+    await stage.host.send(A, "zoo")
+    await stage.until(A, "tool", len(ZOO))
+    async with asyncio.timeout(10):
+        while living(commands) != set(ZOO):
+            await asyncio.sleep(0.02)
+    receipt = await stage.stop(A)
+    assert receipt["converged"], receipt["left"]
+    assert living(commands) == set()
+    proofs = {row["command"]: row["proof"] for row in receipt["processes"]}
+    assert proofs[commands["a daemon without a cookie"]] == "cgroup"
+
+
+def living(commands: dict[str, str]) -> set[str]:
+    running = {" ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])}
+    return {kind for kind, command in commands.items() if command in running}
+
+
+async def frozen_work_goes_on_after_its_release(stage: Stage) -> None:
+    stage.host.scripts["steps"] = [
+        Exec("while :; do date +%N > beat; sleep 0.02; done", background=True),
+        Exec("sleep 0.3"),
+        Exec("touch after"),
+        Say("all done"),
+    ]
+    beat = stage.host.workspace(A) / "beat"
+    await stage.host.send(A, "steps")
+    await stage.until(A, "tool", 2)
+    answer = await stage.server.engine.commands.freeze(None, {"target": A, "pid": 1})
+    assert len(answer["frozen"]) >= 2
+    assert stage.states(A) == {"T"}
+    last = beat.read_bytes()
+    await asyncio.sleep(0.6)
+    assert beat.read_bytes() == last
+    assert not (stage.host.workspace(A) / "after").exists()
+    status = await stage.server.engine.commands.status(None, {})
+    assert status["frozen"] == [A]
+    released = await stage.server.engine.commands.release(None, {"target": A, "pid": 1})
+    assert released["released"] == [A]
+    await stage.until(A, "said")
+    assert (stage.host.workspace(A) / "after").exists()
+    assert stage.seen(A, "refused") == []
+    await asyncio.sleep(0.2)
+    assert beat.read_bytes() != last
+
+
+async def frozen_work_is_stopped_for_good(stage: Stage) -> None:
+    await stage.host.send(A, "batch")
+    await stage.until(A, "tool")
+    await stage.server.engine.commands.freeze(None, {"target": "a", "pid": 1})
+    receipt = await stage.stop(A)
+    assert receipt["converged"], receipt["left"]
+    assert stage.alive(A) == 0
+    frozen = stage.server.engine.store.frozen
+    assert frozen() == ["agent:a"], "a stop of one session leaves the rest of the agent frozen"
+    assert (await stage.stop("a"))["converged"]
+    assert frozen() == []
+    await stage.host.send(A, "short")
+    await stage.until(A, "said")
+
+
+async def what_was_frozen_when_the_engine_died_is_frozen_again(stage: Stage) -> None:
+    await stage.host.send(A, "work")
+    await stage.until(A, "tool", 2)
+    stage.server.engine.store.freeze([A])
+    await stage.server.engine.startup()
+    async with asyncio.timeout(10):
+        while stage.states(A) != {"T"}:
+            await asyncio.sleep(0.02)
+
+
+async def a_run_that_takes_too_long_is_stopped_and_told(stage: Stage) -> None:
+    engine = stage.server.engine
+    engine.settings = replace(engine.settings, max_run_minutes=1)
+    await stage.host.send(A, "work")
+    await stage.until(A, "tool", 2)
+    engine.tick()
+    await asyncio.sleep(0.2)
+    assert stage.alive(A) > 0, "its time is not over yet"
+    engine.store._clock = lambda: time.time() + 61
+    engine.tick()
+    await stage.until(A, "told")
+    assert stage.alive(A) == 0
+    assert "stopped agent:a:main" in stage.seen(A, "told")[0]
+    engine.tick()
+    await asyncio.sleep(0.2)
+    assert len(stage.seen(A, "told")) == 1
+
+
+async def a_lease_that_is_over_ends_what_outlived_its_run(stage: Stage) -> None:
+    launch = f"{sys.executable} -I -S {launcher.__file__}"
+    state = f"OPENCLAW_STATE_DIR={stage.host.paths.openclaw}"
+    stage.host.scripts["leased"] = [
+        Exec(f"{state} {launch} --lease keep:2s -- sleep 30", background=True),
+        Exec("sleep 30"),
+    ]
+    await stage.host.send(A, "leased")
+    await stage.until(A, "tool", 2)
+    async with asyncio.timeout(10):
+        while not (kept := stage.leased(A)):
+            await asyncio.sleep(0.02)
+    receipt = await stage.stop(A)
+    assert receipt["converged"], receipt["left"]
+    assert {row["pid"] for row in receipt["leased"]} >= kept
+    assert stage.leased(A) == kept
+    async with asyncio.timeout(20):
+        while stage.leased(A):
+            stage.server.engine.tick()
+            await asyncio.sleep(0.2)
+
+
 @pytest.mark.parametrize(
     "scenario",
     [
+        nobody_of_the_zoo_outlives_the_stop,
+        frozen_work_goes_on_after_its_release,
+        frozen_work_is_stopped_for_good,
+        what_was_frozen_when_the_engine_died_is_frozen_again,
+        a_run_that_takes_too_long_is_stopped_and_told,
+        a_lease_that_is_over_ends_what_outlived_its_run,
         stopping_a_leaves_b_running,
         a_batch_stops_after_the_tool_that_runs,
         a_stopped_agent_is_not_woken_by_its_dying_process,

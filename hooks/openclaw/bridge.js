@@ -17,6 +17,7 @@ const JUST_MS = 1000; // a run that ended within this before a stop was ended by
 const STOP_MS = 120000; // nobody waits for this answer; it only says when to stop listening
 const AGAIN_MS = 200; // before a stop that failed is asked for again
 const EMIT_MS = 500; // far below the host's 15 s
+const FROZEN_LOOK_MS = 100;
 const KEPT = 1000; // ended runs, children and traces remembered
 const INPUT = 2000; // characters of a tool's input that the engine is told
 const SETUP = "run `clawstop doctor` to see why";
@@ -104,6 +105,7 @@ export class Bridge {
     this.chat.memory = chat?.memory ?? this.chat.memory;
     this.mirror.first = mirror.first ?? 0;
     for (const part of ["latches", "sessions", "brakes"]) for (const [key, value] of mirror[part]) this.mirror[part].set(key, value);
+    this.mirror.freezes = mirror.freezes ?? [];
     for (const stop of pending.values()) this.carryOut(stop).catch(() => undefined);
   }
 
@@ -299,12 +301,13 @@ export class Bridge {
 
   // A reason, or undefined. "No" comes from the mirror; "yes" only ever from the engine. A tool that is asked
   // for outside any run (the host's HTTP API) stands and falls with its session.
-  async gate({ id, run = "", session, tool, params }) {
+  async gate({ id, run = "", session, tool, params, signal }) {
     if (!session) return `clawstop cannot tell which session this ${tool} call belongs to, so it is refused`;
     if (run) void this.started(run, session);
     if (this.bare.delete(session)) return `clawstop was not ready when this ${tool} was prepared; try it again`;
     const stopped = () => this.mirror.latched(session) || this.dead(run);
     const mirrored = () => (stopped() ? `session ${session} was stopped; this run cannot act any more` : undefined);
+    await this.#thawed(session, stopped, signal);
     let refusal = mirrored();
     if (!refusal) {
       try {
@@ -315,6 +318,11 @@ export class Bridge {
     }
     if (refusal && stopped()) this.#refuse(run, "it asked for a tool after its stop");
     return refusal;
+  }
+
+  // A frozen session waits until a person stops or releases it, or its run is aborted.
+  async #thawed(session, stopped, signal) {
+    while (this.mirror.frozen(session) && !stopped() && !signal?.aborted) await sleep(FROZEN_LOOK_MS);
   }
 
   #engineDown(session, error) {

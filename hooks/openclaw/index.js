@@ -10,6 +10,7 @@ import { restoreShell } from "./shell.js";
 const VERSION = "0.1.0";
 const KEY = Symbol.for("clawstop.bridge");
 const STOPPED = new Set(["stop", "rpc"]); // why the host says a run was aborted, when a person wanted it
+const FROZEN_MS = 86400000; // how long a tool of a frozen session may wait; the host would go on after 15 s
 const bridge = () => globalThis[KEY].bridge;
 
 function adopt(options) {
@@ -57,7 +58,7 @@ export default {
       api,
     });
     // What the host waits for is counted: a tool call, or all else of a turn in a session.
-    const on = (name, kind, keyOf, handler) => api.on(name, (event, ctx) => bridge().spent.time(kind, keyOf(event ?? {}, ctx ?? {}), () => handler(event ?? {}, ctx ?? {})));
+    const on = (name, kind, keyOf, handler, options) => api.on(name, (event, ctx) => bridge().spent.time(kind, keyOf(event ?? {}, ctx ?? {}), () => handler(event ?? {}, ctx ?? {})), options);
     const sessionOf = (event, ctx) => event.sessionKey ?? ctx.sessionKey ?? "";
     const callOf = (event, ctx) => event.toolCallId ?? ctx.toolCallId ?? "";
 
@@ -102,9 +103,9 @@ export default {
 
     on("before_tool_call", "tool", callOf, async (event, ctx) => {
       void bridge().start();
-      const refusal = await bridge().gate({ id: callOf(event, ctx), run: event.runId ?? ctx.runId, session: ctx.sessionKey, tool: event.toolName, params: event.params });
+      const refusal = await bridge().gate({ id: callOf(event, ctx), run: event.runId ?? ctx.runId, session: ctx.sessionKey, tool: event.toolName, params: event.params, signal: ctx.abortSignal });
       return refusal ? { block: true, blockReason: refusal } : undefined;
-    });
+    }, { timeoutMs: FROZEN_MS });
     on("after_tool_call", "tool", callOf, (event, ctx) => {
       bridge().toolEnded({ id: callOf(event, ctx), run: event.runId ?? ctx.runId, session: ctx.sessionKey, tool: event.toolName, params: event.params, result: event.result, error: event.error });
       queueMicrotask(() => bridge().spent.close("tool", callOf(event, ctx)));

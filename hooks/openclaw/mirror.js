@@ -10,14 +10,16 @@ export class Mirror {
   latches = new Map(); // scope -> number of the latch
   sessions = new Map(); // session key -> [generation, number of the last release]
   brakes = new Map(); // session key stopped here -> its newest latch then; until the engine has a newer one
+  freezes = []; // frozen scopes: what is in them waits
   first = 0; // the generation of a session that was never stopped
 
   brake(session) {
     this.brakes.set(session, this.latches.get(session) ?? 0);
   }
 
-  take({ first, latches, sessions }, whole = false) {
+  take({ first, latches, sessions, frozen = [] }, whole = false) {
     this.first = first;
+    this.freezes = frozen;
     this.latches = new Map(Object.entries(latches));
     if (whole) this.sessions.clear();
     for (const [key, value] of Object.entries(sessions)) this.sessions.set(key, value);
@@ -29,6 +31,10 @@ export class Mirror {
     const released = this.sessions.get(session)?.[1] ?? 0;
     for (const [scope, number] of this.latches) if (number > released && covers(scope, session)) return true;
     return false;
+  }
+
+  frozen(session) {
+    return this.freezes.some((scope) => covers(scope, session));
   }
 
   everStopped(session) {

@@ -136,9 +136,15 @@ def stop(
 
 
 def _print_preview(preview: dict[str, Any]) -> None:
+    click.echo(say("would_stop", target=preview["target"], scopes=", ".join(preview["scopes"])))
+    _print_found(preview)
+    if preview["spared"]:
+        click.echo(f"  {say('left_alone')}  {', '.join(preview['spared'])}")
+
+
+def _print_found(preview: dict[str, Any]) -> None:
     from . import answers
 
-    click.echo(say("would_stop", target=preview["target"], scopes=", ".join(preview["scopes"])))
     for run in preview["runs"]:
         click.echo(f"  {say('run')}  {run['run']}  {run['session']}")
     for line in answers.tree(preview["processes"]):
@@ -148,8 +154,6 @@ def _print_preview(preview: dict[str, Any]) -> None:
     for process in preview["suspects"]:
         click.echo(f"  {say('suspect')}  {process['pid']}  {process['command']}")
     click.echo(f"  {say('strangers', count=preview['strangers'])}")
-    if preview["spared"]:
-        click.echo(f"  {say('left_alone')}  {', '.join(preview['spared'])}")
 
 
 def _print_receipt(receipt: dict[str, Any]) -> None:
@@ -235,6 +239,28 @@ def mark(
 @click.argument("target")
 @as_json
 @click.pass_obj
+def freeze(paths: Paths, target: str, as_json: bool) -> None:
+    """Hold TARGET where it is: its processes stand still and its tools wait. Look, then decide.
+
+    \b
+    clawstop freeze dev1
+    clawstop stop dev1          end it
+    clawstop release dev1       let it go on, as if nothing had been
+    """
+    answer = ask(paths, "freeze", target=target)
+    if as_json:
+        show(answer)
+        return
+    count = len(answer["frozen"])
+    click.echo(say("frozen", target=answer["target"], count=count))
+    _print_found(answer)
+    click.echo(say("frozen_then", target=target))
+
+
+@main.command()
+@click.argument("target")
+@as_json
+@click.pass_obj
 def release(paths: Paths, target: str, as_json: bool) -> None:
     """Let TARGET run again. What was stopped stays dead; new messages start new runs.
 
@@ -296,6 +322,8 @@ def status(paths: Paths, as_json: bool) -> None:
         click.echo(f"{say('gateway')}  {name}  {word}".rstrip())
     for scope in answer["latches"]:
         click.echo(f"{say('is_stopped')}  {scope}")
+    for scope in answer["frozen"]:
+        click.echo(f"{say('is_frozen')}  {scope}")
     for session in answer["sessions"]:
         word = "is_stopped" if session["stopped_since"] else "is_running"
         state = say(word if session["stopped_since"] or session["runs"] else "is_idle")

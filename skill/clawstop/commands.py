@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from . import (
@@ -10,6 +11,7 @@ from . import (
     leases,
     ownership,
     processes,
+    reaping,
     receipts,
     scopes,
     suspects,
@@ -17,7 +19,7 @@ from . import (
 )
 from .errors import UsageError
 from .params import Params, number, text
-from .processes import Owned
+from .processes import Match, Owned
 from .protocol import Peer
 from .redaction import redact
 
@@ -57,6 +59,39 @@ class Commands:
         )
         return await self._stops.stop(request)
 
+    async def freeze(self, peer: Peer | None, params: Params) -> Params:
+        """Hold everything where it is, so that a person can look and decide."""
+        target = targets.resolve(text(params, "target"), self._store, self._engine.agents())
+        self._store.freeze(target.scopes)
+        cut_off = await self._bridges.push(self._stops.mirror(target.sessions))
+        caller = _caller(peer, params)
+        spare = {*processes.ancestors(caller), *self._bridges.idents()}
+        held = await asyncio.to_thread(
+            reaping.suspend, self._owned_by(target), proofs=self._engine.proofs(), spare=spare
+        )
+        return {
+            **self._preview(target, caller),
+            "dry_run": False,
+            "frozen": [outcome.ident.pid for outcome in held.outcomes],
+            "cut_off": cut_off,
+        }
+
+    async def _thaw(self, target: targets.Target) -> list[str]:
+        """Processes first: a crash before the record is gone only means to do it again."""
+        frozen = self._store.frozen()
+        if not any(s == f or scopes.covers(s, f) for s in target.scopes for f in frozen):
+            return []
+        await asyncio.to_thread(
+            reaping.resume, self._owned_by(target), proofs=self._engine.proofs()
+        )
+        return self._store.thaw(target.scopes)
+
+    def _owned_by(self, target: targets.Target) -> Match:
+        state, inside = self._engine.paths.state_id, [*target.scopes, *target.sessions]
+        return lambda owner: (
+            owner.state == state and any(scopes.covers(scope, owner.session) for scope in inside)
+        )
+
     def _preview(self, target: targets.Target, caller: int) -> Params:
         inside = [*target.scopes, *target.sessions]
         runs = [
@@ -64,14 +99,7 @@ class Commands:
             for run, session, generation in self._store.live_runs()
             if any(scopes.covers(scope, session) for scope in inside)
         ]
-        state = self._engine.paths.state_id
-        owned = ownership.find(
-            lambda owner: (
-                owner.state == state
-                and any(scopes.covers(scope, owner.session) for scope in inside)
-            ),
-            self._engine.proofs(),
-        )
+        owned = ownership.find(self._owned_by(target), self._engine.proofs())
         wide = any(not scopes.is_session(scope) for scope in target.scopes)
         dying = [o for o in owned if leases.parse(o.owner.lease).ends(wide=wide, hard=False)]
         spare = {*processes.ancestors(caller), *self._bridges.idents()}
@@ -96,6 +124,7 @@ class Commands:
         callers.refuse_owned(_caller(peer, params), "release")
         target = targets.resolve(text(params, "target"), self._store, self._engine.agents())
         lifted = [scope for wide in target.scopes for scope in self._store.release(wide)]
+        lifted += await self._thaw(target)
         await self._bridges.push(self._stops.mirror())
         return {"target": target.name, "released": lifted}
 
@@ -145,6 +174,7 @@ class Commands:
                 for key in sorted({*mirror["sessions"], *runs})
             ],
             "latches": sorted(mirror["latches"]),
+            "frozen": mirror["frozen"],
             "unfinished": [stop for stop, _, _ in self._store.unfinished_stops()],
             "settings": vars(engine.settings),
             "plugins": engine.plugins.names,

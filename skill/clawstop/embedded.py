@@ -15,7 +15,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from .paths import Paths
 from .protocol import Peer
 
 ASK_SECONDS = 2.0  # as the bridge in a real gateway: then it is a refusal
+FROZEN_LOOK = 0.05  # seconds
 END_SECONDS = 3.0
 
 
@@ -72,7 +73,7 @@ class Run:
 @dataclass
 class EmbeddedHost:
     paths: Paths
-    scripts: Mapping[str, Script]  # what a message starts, by its first word
+    scripts: dict[str, Script]  # what a message starts, by its first word
     clock: Callable[[], float] = time.time
     events: list[Event] = field(default_factory=list)
 
@@ -108,7 +109,10 @@ class EmbeddedHost:
         if method == "mirror":
             self._mirror["latches"] = params["latches"]
             self._mirror["sessions"].update(params["sessions"])
+            self._mirror["frozen"] = params["frozen"]
             return None
+        if method == "say":
+            return self._note(params["session"], "told", params["text"])
         if method == "end":
             return await self._end(params["sessions"], params["scopes"])
         if method == "drain":
@@ -178,6 +182,8 @@ class EmbeddedHost:
 
     async def _tool(self, run: Run, step: Exec) -> bool:
         id = secrets.token_hex(4)
+        while any(scopes.covers(scope, run.session) for scope in self._mirror.get("frozen", ())):
+            await asyncio.sleep(FROZEN_LOOK)
         ask = {"id": id, "run": run.id, "session": run.session, "tool": "exec"}
         answer = await self._ask("tool", **ask)
         if answer is None or answer["refusal"]:

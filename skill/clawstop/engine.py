@@ -96,6 +96,8 @@ class Engine:
     async def startup(self) -> None:
         """The latches of every tombstone hold before anybody connects."""
         self._take_tombstones()
+        if frozen := self.store.frozen():
+            self._start(asyncio.to_thread(self._hold, frozen))
         try:
             self.store.prune()
         except StoreError as error:  # a full disk keeps nobody from stopping an agent
@@ -130,6 +132,15 @@ class Engine:
             self.stops.latch(request)
             if request.id not in self.stops.brakes:  # else the tombstone is all that is on disk
                 file.unlink()
+
+    def _hold(self, frozen: list[str]) -> None:
+        """A crash may have come between the word and the deed."""
+        state = self.paths.state_id
+
+        def held(owner: Owner) -> bool:
+            return owner.state == state and any(scopes.covers(s, owner.session) for s in frozen)
+
+        reaping.suspend(held, proofs=self.proofs(), spare=self.bridges.idents())
 
     def tick(self) -> None:
         """Called again and again while the engine runs."""
@@ -184,7 +195,8 @@ class Engine:
     async def _look(self) -> None:
         """What the watch is for, and the end of leases that outlived their run."""
         try:
-            found = await asyncio.to_thread(self._watch.look, self._cage_is_dead)
+            found = await asyncio.to_thread(self._watch.look)
+            self._watch.tidy(self._cage_is_dead)
             over = {one.owner for one in found if self._outlived(one.owner)}
             if over:
                 log.info("leases are over: %s", ", ".join(sorted(o.session for o in over)))
@@ -192,8 +204,8 @@ class Engine:
                 await asyncio.to_thread(
                     reaping.reap, over.__contains__, proofs=self.proofs(), spare=spare
                 )
-        except (OSError, StoreError) as error:
-            log.error("owned processes cannot be watched: %s", error)
+        except Exception as error:  # the next look may see more; nothing else waits for this one
+            log.error("owned processes cannot be watched: %r", error)
 
     def _outlived(self, owner: Owner) -> bool:
         lease = leases.parse(owner.lease)
@@ -409,6 +421,8 @@ class Engine:
         refusal = call.standing.refusal
         if not refusal and self.plugins.implements("clawstop_pre_tool"):
             refusal = await self.plugins.gate(call) or self.standing(session, run).refusal
+        if not refusal and any(scopes.covers(scope, session) for scope in self.store.frozen()):
+            refusal = f"session {session} is frozen"  # a bridge that knows waits instead of asking
         note = self._ledger.refused if refusal else self._ledger.allowed
         bound = standing.generation if standing.bound is None else standing.bound
         note(id, session, run, tool, text(params, "input", MAX_INPUT), bound)

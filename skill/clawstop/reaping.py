@@ -37,6 +37,7 @@ LOST_LOOKS = 50  # but when one of ours died under our eyes: it may fork on, and
 
 _READABLE = getattr(select, "POLLIN", 1)  # a pidfd is readable when its process is dead
 
+NotDead = Literal["would", "alive", "frozen"]
 Verb = Literal[
     "suspend", "terminate", "interrupt", "resume", "kill"
 ]  # psutil's words, which Windows has too
@@ -51,7 +52,7 @@ class Outcome:
     proof: str
     command: str
     signal: Literal["TERM", "INT", "KILL", "none", "host"]
-    result: Literal["dead", "alive", "spared", "would"]
+    result: Literal["dead", "alive", "spared", "would", "frozen"]
     ms: float
     error: str = ""
 
@@ -145,6 +146,30 @@ def reap(
         return hunt.reaped(settled, "alive")
     finally:
         hunt.close()  # after an error the frozen stay frozen: they are condemned, not forgotten
+
+
+def suspend(
+    match: Match, *, proofs: Proofs = NONE, spare: Collection[Ident] = (), portable: bool = False
+) -> Reaped:
+    """Stop every process of a matching owner where it is, until `resume`; nothing is ended."""
+    hunt = _Hunt(match, proofs, spare, portable, time.monotonic, time.sleep)
+    try:
+        end = hunt.began + FREEZE
+        while (again := hunt.look("suspend")) and hunt.clock() < end:
+            pass
+        return hunt.reaped(not again, "frozen")
+    finally:
+        hunt.close()
+
+
+def resume(match: Match, *, proofs: Proofs = NONE, portable: bool = False) -> Reaped:
+    """Let every process of a matching owner go on."""
+    hunt = _Hunt(match, proofs, (), portable, time.monotonic, time.sleep)
+    try:
+        hunt.look("resume")
+        return hunt.reaped(not hunt.error, "would")
+    finally:
+        hunt.close()
 
 
 def end_one(ident: Ident, grace: float, sleep: Callable[[float], None] = time.sleep) -> bool:
@@ -328,7 +353,7 @@ class _Hunt:
                 # before Linux 6.16 an exec by a thread woke the poll too: believe it, but verify
                 ticked.append(polled.pop(fd))
 
-    def reaped(self, settled: bool, not_dead: Literal["would", "alive"]) -> Reaped:
+    def reaped(self, settled: bool, not_dead: NotDead) -> Reaped:
         ms = (self.clock() - self.began) * 1000
         outcomes = [target.outcome(self.began, ms, not_dead) for target in self.targets.values()]
         left = [outcome for outcome in outcomes if outcome.result != "dead"]
@@ -390,7 +415,7 @@ class _Target:
             os.close(self.fd)
             self.fd = None
 
-    def outcome(self, began: float, ms: float, not_dead: Literal["would", "alive"]) -> Outcome:
+    def outcome(self, began: float, ms: float, not_dead: NotDead) -> Outcome:
         dead = self.check()
         if self.died is not None:
             ms = (self.died - began) * 1000

@@ -49,9 +49,13 @@ CREATE TABLE jobs (
     about TEXT NOT NULL, made REAL NOT NULL, stop TEXT
 ) WITHOUT ROWID;
 """
+# What is frozen: its processes are stopped and its tools wait, until it is stopped or released.
+FROZEN = """
+CREATE TABLE frozen (scope TEXT PRIMARY KEY, since REAL NOT NULL) WITHOUT ROWID;
+"""
 # Each takes the database from one version to the next. They only add: an older clawstop opens a
 # newer database and leaves alone what it does not know, unless that says it would lose something.
-MIGRATIONS = (SCHEMA, TRACES)
+MIGRATIONS = (SCHEMA, TRACES, FROZEN)
 OLDEST_READER = 1  # the oldest version that may write a database of the newest one
 BUSY_SECONDS = 5.0  # nobody but one engine writes; a longer wait means something is broken
 

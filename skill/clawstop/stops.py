@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from . import cgroups, leases, ownership, processes, reaping, receipts, suspects
+from . import cgroups, leases, ownership, processes, reaping, receipts, scopes, suspects
 from .bridges import Bridges, Drained, Ended
 from .cookies import Owner
 from .errors import StoreError
@@ -177,6 +177,7 @@ class Stops:
             suspected, ended_too = await self._suspects(request, stop, there)
         reaped += ended_too
         cgroups.prune(stop.proofs.folders, stop.owns)  # a shell that comes late finds no cage
+        problems += await self._thaw(stop)
         lap("killed")
         mine = [one for one in there if stop.owns(one.owner)]
         by_host = reaping.ended_by_host(mine, reaped, time.perf_counter, begun)
@@ -250,6 +251,19 @@ class Stops:
         except Exception as error:  # the reaper looks again, and says so loudly
             log.error("processes cannot be listed: %r", error)
             return []
+
+    async def _thaw(self, stop: Stop) -> list[str]:
+        """Whoever was frozen and outlives this stop goes on."""
+        frozen = self._store.frozen()
+        if not any(s == f or scopes.covers(s, f) for s in stop.scopes for f in frozen):
+            return []
+        await asyncio.to_thread(reaping.resume, stop.concerns, proofs=stop.proofs)
+        try:
+            self._store.thaw(stop.scopes)
+        except StoreError as error:
+            return [str(error)]
+        await self._bridges.push(self.mirror(list(stop.bumped)))
+        return []
 
     async def _suspects(
         self, request: Request, stop: Stop, there: list[Owned]

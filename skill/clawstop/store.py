@@ -71,6 +71,7 @@ class Store:
     ) -> None:
         self._db = connection
         self._clock = clock
+        self._frozen: list[str] | None = None
 
     @classmethod
     def open(cls, file: Path, clock: Callable[[], float] = time.time) -> Store:
@@ -444,6 +445,30 @@ class Store:
                 lifted.append(scope)
         return lifted
 
+    # -- frozen scopes
+
+    def freeze(self, frozen: Iterable[str]) -> None:
+        with self._transaction():
+            rows = ((scope, self._clock()) for scope in frozen)
+            self._db.executemany("INSERT OR IGNORE INTO frozen VALUES (?, ?)", rows)
+        self._frozen = None
+
+    def frozen(self) -> list[str]:
+        if self._frozen is None:  # every tool call asks, and nobody else writes it
+            rows = self._db.execute("SELECT scope FROM frozen ORDER BY scope")
+            self._frozen = [row[0] for row in rows]
+        return self._frozen
+
+    def thaw(self, inside: Iterable[str]) -> list[str]:
+        """Lift what is frozen in these scopes; returns the scopes that were."""
+        wide = list(inside)
+        lifted = [f for f in self.frozen() if any(s == f or scopes.covers(s, f) for s in wide)]
+        if lifted:
+            with self._transaction():
+                self._db.executemany("DELETE FROM frozen WHERE scope = ?", ((s,) for s in lifted))
+        self._frozen = None
+        return lifted
+
     # -- the mirror
 
     def mirror(self, only: Iterable[str] | None = None) -> dict[str, Any]:
@@ -458,6 +483,7 @@ class Store:
         return {
             "first": first,
             "latches": dict(self._db.execute("SELECT scope, number FROM latches")),
+            "frozen": self.frozen(),
             "sessions": {
                 key: [generation, released]
                 for key, generation, released in rows

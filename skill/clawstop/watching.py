@@ -17,7 +17,7 @@ from .records import Record
 
 EVERY = 1.0  # seconds
 SHARE = 100  # of the time that a look took: how long the next one waits
-TIDY = 60  # looks after which records and cages of the gone are taken away
+TIDY = 60  # looks
 MOST = 500  # records of one look: a fork bomb is not written down
 
 
@@ -31,7 +31,7 @@ class Watch:
     def due(self) -> bool:
         return time.monotonic() >= self._due
 
-    def look(self, dead: Match) -> list[Owned]:
+    def look(self) -> list[Owned]:
         """Everything owned in this state folder; blocks for some milliseconds."""
         begun = time.monotonic()
         known = ownership.proofs(self._paths)
@@ -39,13 +39,16 @@ class Watch:
         bare = [one for one in found if one.proof.startswith(("child of", "session of"))]
         for one in [one for one in bare if one.ident not in known.records][:MOST]:
             records.write(self._paths.owned, one.ident, Record(one.owner, "seen"))
-        if self._looks % TIDY == 0:
-            records.prune(self._paths.owned)
-            cgroups.prune(known.folders, dead)
-        self._looks += 1
         took = time.monotonic() - begun
         self._due = time.monotonic() + max(EVERY, took * SHARE)
         return found
+
+    def tidy(self, dead: Match) -> None:
+        """Take away what is on record of those who are gone, now and then."""
+        if self._looks % TIDY == 0:
+            records.prune(self._paths.owned)
+            cgroups.prune(cgroups.folders(self._paths.cages), dead)
+        self._looks += 1
 
     def _ours(self, owner: Owner) -> bool:
         return owner.state == self._state

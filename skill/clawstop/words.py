@@ -79,6 +79,15 @@ TEXTS: dict[str, tuple[str, str]] = {
     "gateway": ("gateway", "网关"),
     "reduced": ("reduced", "功能受限"),
     "is_stopped": ("stopped", "已停止"),
+    "is_frozen": ("frozen", "已冻结"),
+    "frozen": (
+        "frozen {target}: {count} processes stand still, its tools wait",
+        "已冻结 {target}:{count} 个进程暂停,工具调用等待中",
+    ),
+    "frozen_then": (
+        "now: `clawstop stop {target}` ends it, `clawstop release {target}` lets it go on",
+        "接下来:clawstop stop {target} 结束,clawstop release {target} 继续",
+    ),
     "is_running": ("running", "运行中"),
     "is_idle": ("idle", "空闲"),
     "unfinished": ("unfinished stop {id}", "未完成的停止 {id}"),
