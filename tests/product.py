@@ -31,7 +31,7 @@ class Patch:
 NO_GATE = (
     Patch("skill/clawstop/engine.py", 'return {"refusal": refusal}', 'return {"refusal": None}'),
     Patch(
-        "hooks/openclaw/bridge.js", "return refusal;\n  }\n\n  #engineDown", "}\n\n  #engineDown"
+        "hooks/openclaw/bridge.js", "return refusal;\n  }\n\n  // A frozen", "}\n\n  // A frozen"
     ),
 )
 NO_END = (

@@ -200,13 +200,16 @@ def living(commands: dict[str, str]) -> set[str]:
 async def frozen_work_goes_on_after_its_release(stage: Stage) -> None:
     stage.host.scripts["steps"] = [
         Exec("while :; do date +%N > beat; sleep 0.02; done", background=True),
-        Exec("sleep 0.3"),
+        Exec("sleep 1.5"),
         Exec("touch after"),
         Say("all done"),
     ]
     beat = stage.host.workspace(A) / "beat"
     await stage.host.send(A, "steps")
     await stage.until(A, "tool", 2)
+    async with asyncio.timeout(10):
+        while not beat.exists():
+            await asyncio.sleep(0.01)
     answer = await stage.server.engine.commands.freeze(None, {"target": A, "pid": 1})
     assert len(answer["frozen"]) >= 2
     assert stage.states(A) == {"T"}

@@ -7,6 +7,7 @@ const HOLD_MS = 2000; // how long a message waits for an engine that is away
 const ANSWER_MS = 8000; // how long the host's own "aborted" is held for our line; it gives a hook 15 s
 const DOWN_MS = 4000; // how long a person waits for an engine that is coming back; it takes about a second
 const LOOK_MS = 100;
+const ASKED_MS = 20000; // a person waits for the answer
 const SAME_MS = 1000; // one stop shows itself up to three times within this
 const RESET_MS = 60000; // a typed /new shows itself again when the host carries it out
 const SETTLE_MS = 5000; // a message that was steered into a run and not read becomes a run 0.5 s after its end
@@ -54,7 +55,8 @@ export class Chat {
       const word = stopWord(said.text, { names: namesOf(ctx, said.text) });
       const about = { trigger: said.text, sender: said.sender, lang: word?.language, message: said.id };
       if (word) return this.#claim(hook, route, this.stopped(session, about));
-      if (said.text.trim() === "/stops") return this.#claim(hook, route, this.#history());
+      if (said.text.trim() === "/stops") return this.#claim(hook, route, this.#asked("stops", {}));
+      if (said.text.trim() === "/suspects") return this.#claim(hook, route, this.#asked("suspects", { session, sender: said.sender, id: idOf(session, said.id), lang: this.#languageOf(session) }));
     }
     if (authorised) remember(this.memory.spoke, session, Date.now());
     await this.#message({ ...said, named: channel === "webchat" }, authorised);
@@ -147,7 +149,7 @@ export class Chat {
     const language = lang ?? stopWord(words)?.language ?? "en";
     this.#discard(session, Infinity);
     const stop = { id: message ? idOf(session, message) : crypto.randomUUID(), session, trigger: words.slice(0, 200).toWellFormed(), sender: sender ?? "", lang: language };
-    remember(stops, session, { at });
+    remember(stops, session, { at, lang: language });
     const down = DOWN[language] ?? DOWN.en;
     const done = this.#bridge.carryOut(stop).then(
       ({ lines }) => lines.join("\n"),
@@ -236,9 +238,14 @@ export class Chat {
     this.#bridge.carryOut(stop).catch(() => undefined); // its tombstone is written
   }
 
-  async #history() {
-    const { lines } = await this.#bridge.engine.ask("stops", {}, HOLD_MS).catch((error) => ({ lines: [error.message] }));
+  async #asked(method, params) {
+    const { lines } = await this.#bridge.engine.ask(method, params, ASKED_MS).catch((error) => ({ lines: [error.message] }));
     return lines.join("\n");
+  }
+
+  // The language of the last stop that was said here.
+  #languageOf(session) {
+    return this.memory.stops.get(session)?.lang ?? "";
   }
 }
 

@@ -54,6 +54,9 @@ def lines(receipt: Receipt, lang: str | None = None) -> list[str]:
     if receipt.get("scheduled"):
         calls = "; ".join(call[:SHORT] for call in receipt["scheduled"][:MOST])
         told.append(say("scheduled_elsewhere", lang, calls=calls))
+    if receipt.get("remote"):
+        calls = "; ".join(call[:SHORT] for call in receipt["remote"][:MOST])
+        told.append(say("not_verified", lang, calls=calls))
     for kind, key in (("outbound", "withdrawn"), ("queued", "discarded")):
         if drained.get(kind):
             told.append(say(key, lang, count=len(drained[kind])))

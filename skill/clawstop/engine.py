@@ -38,6 +38,7 @@ from .ownership import Proofs
 from .params import Params, names, number, session_of, text
 from .paths import Paths, read_json
 from .plugins import Plugins
+from .processes import Ident
 from .protocol import OLDEST, PROTOCOL, Peer
 from .settings import Settings
 from .stops import Request, Stops
@@ -472,6 +473,19 @@ class Engine:
         receipt = await self.stops.stop(self.request(text(params, "id"), target, trigger, who))
         told = answers.lines(receipt, text(params, "lang") or None)
         return {"id": receipt["id"], "converged": receipt["converged"], "lines": told}
+
+    async def on_suspects(self, peer: Peer, params: Params) -> Params:
+        """A person confirms: end the suspects that the last stop of their session has named."""
+        session, lang = session_of(params), text(params, "lang") or None
+        last = next(
+            (r for r in receipts.latest(self.paths.receipts) if session in r["sessions"]), {}
+        )
+        named = [Ident(row["pid"], row["start"]) for row in last.get("suspects") or ()]
+        if not named:
+            return {"lines": [say("no_suspects", lang)]}
+        id = text(params, "id") or secrets.token_hex(8)
+        receipt = await self.stops.end_suspects(id, session, named, text(params, "sender"))
+        return {"lines": answers.lines(receipt, lang)}
 
     # -- for stops, whoever asks for them
 

@@ -49,6 +49,12 @@ SCHEDULES = re.compile(
     r"\b(?:crontab|systemd-run|launchctl|schtasks)\b|\bsystemctl\b[^;|&]{0,80}\b(?:enable|start)\b"
     r"|/etc/cron|(?:^|[;|&(\"]) *(?:sudo +)?(?:at|batch) "
 )
+# Commands that hand work to somebody who is not below them: another machine, or another daemon.
+ELSEWHERE = re.compile(
+    r"(?:^|[;|&(\"]|\\n) *(?:sudo +)?"
+    r"(?:ssh|mosh|docker|podman|nerdctl|kubectl|lxc|machinectl|tmux|screen)\s"
+    r"|\"host\": *\"(?:node|sandbox)\""
+)
 REACH = ("outside", "machine", "read")  # what a person asks for first
 OUTCOMES = ("done", "failed", "outcome unknown", "blocked")
 
@@ -119,7 +125,8 @@ class Ledger:
 
     def close(self, covers: Callable[[str, int], bool]) -> dict[str, list[Any]]:
         """What became of the calls of these sessions, what can be seen from outside first; what
-        was not said; and what they may have scheduled outside the host.
+        was not said; what they may have scheduled outside the host, and what they may have
+        started where nobody can look (`remote`).
 
         `covers(session, generation)` chooses. They leave the ledger: a later stop of the same
         session speaks of later calls.
@@ -140,4 +147,9 @@ class Ledger:
             for call in taken
             if call.tool in SHELLS and call.outcome != "blocked" and SCHEDULES.search(call.input)
         ]
-        return {"tools": tools, "suppressed": held, "scheduled": scheduled}
+        remote = [
+            shown(call.input)
+            for call in taken
+            if call.tool in SHELLS and call.outcome != "blocked" and ELSEWHERE.search(call.input)
+        ]
+        return {"tools": tools, "suppressed": held, "scheduled": scheduled, "remote": remote}

@@ -127,21 +127,24 @@ def reap(
         if dry_run:
             hunt.look(None)
             return hunt.reaped(not hunt.error, "would")
+        hunt.freeze()
+        frozen_by = hunt.began + min(FREEZE, deadline / 2)
+        while hunt.look("suspend") and clock() < frozen_by:
+            pass
         if grace > 0:
-            hunt.freeze()
-            frozen_by = hunt.began + min(FREEZE, deadline / 2)
-            while hunt.look("suspend") and clock() < frozen_by:
-                pass
             hunt.tell()  # all of them before any goes on, so that nobody is restarted
             hunt.send("resume")
             hunt.thaw()
             hunt.wait(min(clock() + grace, end))
-            hunt.look("suspend")  # whoever was started meanwhile, while its parent still proves it
-        hunt.kill_cages()
-        if grace > 0:
+        while True:
+            # Stopped at sight, killed after the look: the living prove whose their children are.
+            new = hunt.look("suspend")
+            hunt.kill_cages()
             hunt.send("kill")
-            hunt.wait(min(clock() + SLICE, end))
-        while not (settled := not hunt.look("kill") and not hunt.dying()) and clock() < end:
+            hunt.thaw()
+            settled = not new and not hunt.dying()
+            if settled or clock() >= end:
+                break
             hunt.wait(min(clock() + SLICE, end))
         return hunt.reaped(settled, "alive")
     finally:

@@ -12,8 +12,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -279,13 +279,46 @@ class Stops:
             return [], []
         if not request.suspects or not found:
             return [_suspect(one) for one in found], []
-        owner = Owner(self._state, request.target.name, 0, "asked")
-        asked = {one.ident: Record(owner, "asked") for one in found if one.ident}
-        proofs = replace(stop.proofs, records=asked, folders=())
-        reaped = await asyncio.to_thread(
-            reaping.reap, owner.__eq__, proofs=proofs, spare=spare, grace=request.grace
+        idents = [one.ident for one in found if one.ident]
+        return [], [await self._end_these(idents, request.target.name, spare, request.grace)]
+
+    async def _end_these(
+        self, idents: Iterable[Ident], name: str, spare: frozenset[Ident], grace: float
+    ) -> reaping.Reaped:
+        """Processes that a person has named, with what is below them."""
+        owner = Owner(self._state, name, 0, "asked")
+        asked = {ident: Record(owner, "asked") for ident in idents}
+        proofs = Proofs(records=asked, strangers=self._bridges.idents())
+        return await asyncio.to_thread(
+            reaping.reap, owner.__eq__, proofs=proofs, spare=spare, grace=grace
         )
-        return [], [reaped]
+
+    async def end_suspects(
+        self, id: str, session: str, named: Iterable[Ident], who: str
+    ) -> dict[str, Any]:
+        """End suspects that an earlier stop has named. Nothing is stopped: what runs by now is
+        something else."""
+        begun = time.perf_counter()
+        spare = self._bridges.idents() | frozenset(processes.ancestors(os.getpid()))
+        grace = self._settings().grace_ms / 1000
+        reaped = await self._end_these(named, session, spare, grace)
+        problems = reaped.problems()
+        nothing: dict[str, Any] = {"scopes": [], "spared": [], "sessions": {}, "runs": []}
+        nothing |= {"tools": [], "drained": {}, "leased": [], "suspects": []}
+        return self._write(
+            {
+                "id": id,
+                "at": round(self._clock(), 3),
+                "trigger": "/suspects",
+                "who": who,
+                "target": session,
+                **nothing,
+                "processes": [outcome.as_dict() for outcome in reaped.outcomes],
+                "left": problems,
+                "converged": not problems,
+                "ms": {"killed": round((time.perf_counter() - begun) * 1000, 1)},
+            }
+        )
 
     async def _drain(
         self, request: Request, bumped: dict[str, int], leased: Collection[str]
@@ -384,4 +417,5 @@ def _leased(one: Owned) -> dict[str, Any]:
 
 def _suspect(found: Found) -> dict[str, Any]:
     assert found.ident is not None
-    return {"pid": found.ident.pid, "command": redact(found.command)}
+    pid, start = found.ident.pid, found.ident.start
+    return {"pid": pid, "start": start, "command": redact(found.command)}

@@ -57,6 +57,10 @@ TEXTS: dict[str, tuple[str, str]] = {
         "另有进程在其工作目录中运行,无法确认归属:{commands}"
         "(发送 /suspects 或运行 clawstop stop {target} --suspects 可结束它们)",
     ),
+    "no_suspects": (
+        "the last stop here named no suspects; nothing was ended",
+        "此会话上次停止没有列出可疑进程;未结束任何进程",
+    ),
     "not_verified": ("remote, not verified: {calls}", "远程执行,无法确认:{calls}"),
     "released": ("released: {scopes}", "已解除:{scopes}"),
     "job_on": ("scheduled job is on again: {id}", "定时任务已恢复:{id}"),

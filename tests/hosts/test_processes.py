@@ -8,14 +8,15 @@ import subprocess
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clawstop import launch
 from product import Product
 
 from .gateway import Gateway
-from .model import Step
-from .protected import GONE, TURN, receipt_since
+from .model import Step, execute
+from .protected import GONE, TURN, last_receipt, receipt_since
 from .scenario import alive, until
 
 pytestmark = [pytest.mark.gateway, pytest.mark.timeout(300)]
@@ -142,9 +143,10 @@ def test_a_leased_server_outlives_the_stop_and_is_in_the_receipt(running: Runnin
         product.json(gateway.state_dir, "release", "everything")
 
 
-def test_who_works_in_the_workspace_is_a_suspect_and_no_more(running: Running) -> None:
+@pytest.mark.parametrize("how", ["shell", "chat"])
+def test_who_works_in_the_workspace_is_a_suspect_and_no_more(running: Running, how: str) -> None:
     gateway, product = running
-    session = "agent:dev1:suspects"
+    session = f"agent:dev1:suspects-{how}"
     number = next(NUMBERS)
     with subprocess.Popen(["sleep", str(number)], cwd=gateway.workspace("dev1")) as editor:
         try:
@@ -154,10 +156,53 @@ def test_who_works_in_the_workspace_is_a_suspect_and_no_more(running: Running) -
             assert receipt["converged"], receipt["left"]
             assert editor.pid in [row["pid"] for row in receipt["suspects"]]
             assert editor.poll() is None
-            asked = product.json(gateway.state_dir, "stop", session, "--suspects")
+            if how == "shell":
+                product.json(gateway.state_dir, "stop", session, "--suspects")
+            else:
+                with gateway.client(session) as client:
+                    client.send("/suspects")
             assert editor.wait(GONE) == -15
-            (row,) = [row for row in asked["processes"] if row["pid"] == editor.pid]
-            assert row["proof"] == "asked"
         finally:
             editor.kill()
+    told = until(lambda: last_with(gateway, editor.pid), GONE, "a receipt")
+    assert told["converged"], told["left"]
     product.json(gateway.state_dir, "release", session)
+
+
+def last_with(gateway: Gateway, pid: int) -> dict[str, Any] | None:
+    """The newest receipt, if it says that this process was ended because somebody asked for it."""
+    receipt = last_receipt(gateway)
+    rows = receipt["processes"] if receipt else []
+    asked = [row for row in rows if row["pid"] == pid and row["proof"] == "asked"]
+    return receipt if asked else None
+
+
+def test_frozen_tools_wait_and_processes_stand_still_until_the_release(running: Running) -> None:
+    """Longer than the 15 s after which the host would go on without the gate."""
+    gateway, product = running
+    session = "agent:dev1:frozen"
+    beat = gateway.workspace("dev1") / "beat"
+    loop = "while :; do date +%N > beat; sleep 0.05; done"
+    gateway.model.scripts["frozen"] = [
+        Step(tools=[("exec", {"command": loop, "background": True})]),
+        Step(tools=[execute("touch thawed")], delay=4.0),
+        Step("all done"),
+    ]
+    with gateway.client(session) as client:
+        sent = client.send("[[frozen]] go")
+        until(lambda: len(gateway.model.requests_since(0, "frozen")) == 2, TURN, "it is under way")
+        answer = product.json(gateway.state_dir, "freeze", session)
+        assert answer["frozen"]
+        time.sleep(0.3)
+        last = beat.read_bytes()
+        time.sleep(20)
+        assert beat.read_bytes() == last
+        assert not (gateway.workspace("dev1") / "thawed").exists()
+        assert product.json(gateway.state_dir, "status")["frozen"] == [session]
+        product.json(gateway.state_dir, "release", session)
+        until((gateway.workspace("dev1") / "thawed").exists, GONE, "the tool goes on")
+        until(lambda: beat.read_bytes() != last, GONE, "so do its processes")
+        _, final = client.wait_final(sent["runId"], timeout=TURN)
+        assert final["payload"]["state"] == "final"
+        product.json(gateway.state_dir, "stop", session)
+        product.json(gateway.state_dir, "release", session)

@@ -13,6 +13,7 @@ from product import Patch
 
 from .gateway import Gateway
 from .model import Step, execute
+from .processes import end
 from .protected import TURN, Work, invoke, protected, receipt_since
 from .scenario import alive, until
 from .telegram import Telegram
@@ -63,6 +64,8 @@ OUT = (
     Patch("skill/clawstop/engine.py", "self._take_flags()", "pass"),
     Patch("hooks/openclaw/drain.js", "await cron.update(id, { enabled });", ""),
     Patch("hooks/openclaw/drain.js", "const match = stale(entry);", "const match = false;"),
+    Patch("hooks/openclaw/shell.js", "return cage;\n", "return undefined;\n"),
+    Patch("hooks/openclaw/index.js", "{ timeoutMs: FROZEN_MS }", "{}"),
 )
 
 
@@ -116,6 +119,41 @@ def test_on_telegram_its_processes_live_on_without(
     assert work.back in work.alive
     product.run(gateway.state_dir, "stop", "everything")
     product.run(gateway.state_dir, "release", "everything")
+
+
+def test_a_daemon_without_a_cookie_lives_on_without(bare: tuple[Gateway, Any]) -> None:
+    gateway, product = bare
+    session = "agent:dev1:reddaemon"
+    needle = f"sleep {next(Work.numbers)}"
+    daemon = f"(env -i setsid sh -c '({needle} &) ; :' >/dev/null 2>&1 &); sleep 0.3"
+    gateway.model.scripts["reddaemon"] = [Step(tools=[execute(daemon)]), Step(hang=True)]
+    with gateway.client(session) as client:
+        client.send("[[reddaemon]] go")
+        until(lambda: alive(gateway, needle, anywhere=True), TURN, "it is there")
+        product.run(gateway.state_dir, "stop", session)
+        left = alive(gateway, needle, anywhere=True)
+        for process in left:
+            end(process)
+        assert left, "only its cage knows whose it is"
+
+
+def test_a_frozen_tool_is_refused_after_a_while_without(bare: tuple[Gateway, Any]) -> None:
+    gateway, product = bare
+    session = "agent:dev1:redfrozen"
+    late = Step(tools=[execute("touch redfrozen")], delay=3.0)
+    gateway.model.scripts["redfrozen"] = [late, Step("done")]
+    with gateway.client(session) as client:
+        client.send("[[redfrozen]] go")
+        until(lambda: gateway.model.requests_since(0, "redfrozen"), TURN, "it runs")
+        product.run(gateway.state_dir, "freeze", session)
+        until(
+            lambda: len(gateway.model.requests_since(0, "redfrozen")) == 2,
+            40,
+            "the host gives up on the hook after 15 s, and tells the model",
+        )
+        product.run(gateway.state_dir, "release", session)
+        time.sleep(BRIEF)
+        assert not (gateway.workspace("dev1") / "redfrozen").exists()
 
 
 def test_a_job_stays_on_without(bare: tuple[Gateway, Any]) -> None:
