@@ -99,8 +99,12 @@ def bury() -> None:
 
 
 def gone(pid: int) -> bool:
+    """Dead; a zombie of another parent is too, but keeps its pid."""
     bury()
-    return not Path(f"/proc/{pid}").exists()
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "Z"
+    except OSError:
+        return True
 
 
 def kill(pid: int) -> None:
@@ -173,7 +177,8 @@ def take(step: str, model: Model, choose: random.Random, cage: Path) -> None:
         pid = choose.choice(everybody)
         family_of = set(processes.children(pid))
         kill(pid)
-        model.free.append(pid)
+        if not Path(f"/proc/{pid}").exists():
+            model.free.append(pid)
         model.condemned.discard(pid)
         model.strangers.discard(pid)
         # Its child has no cookie and no parent now: nothing proves whose it is.
@@ -204,7 +209,7 @@ def stop(model: Model, choose: random.Random, cage: Path) -> None:
     assert {outcome.ident.pid for outcome in reaped.outcomes} == model.condemned
     for pid in model.condemned:
         assert gone(pid), f"{pid} is alive"
-    model.free += model.condemned
+    model.free += [pid for pid in model.condemned if not Path(f"/proc/{pid}").exists()]
     model.condemned.clear()
     model.signalled.clear()
 

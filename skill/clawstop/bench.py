@@ -1,9 +1,10 @@
 """Benchmarks, each against a reference that is measured in the same run.
 
-A benchmark is a function in `BENCHMARKS` that returns a `Row`; its name is the row's name. What it
-measures and its reference take turns in small batches, and their medians are compared: a machine
-that is busy for a moment is busy for both. Servers run in processes of their own, which live as
-long as their standard input: however this process ends, they end with it.
+A benchmark is a function in `BENCHMARKS`, or in `bench_processes.py`, that returns a `Row`; its
+name is the row's name. What it measures and its reference take turns in small batches, and their
+medians are compared: a machine that is busy for a moment is busy for both. Servers run in processes
+of their own, which live as long as their standard input: however this process ends, they end with
+it.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ def run(
 ) -> Iterator[Row]:
     """Run the benchmarks called `names`, or all. Their files are in `folder` for as long as they
     run: name one on the disk that counts."""
-    known = {benchmark.__name__: benchmark for benchmark in BENCHMARKS}
+    from .bench_processes import PROCESSES  # which measures with what is here
+
+    known = {benchmark.__name__: benchmark for benchmark in (*BENCHMARKS, *PROCESSES)}
     for name in names:
         if name not in known:
             raise UsageError(f"there is no benchmark {name!r}; there are: {', '.join(known)}")
@@ -109,7 +112,7 @@ def gate(folder: Path, batches: int) -> Row:
         _server("engine", Paths(folder / "engine")) as engine,
         _server("echo", Paths(folder / "echo")) as echo,
     ):
-        value, reference = _medians(engine.verdict, echo.verdict, batches=batches, size=50)
+        value, reference = medians(engine.verdict, echo.verdict, batches=batches, size=50)
     return Row(
         name="gate",
         value=value * 1000,
@@ -138,7 +141,7 @@ def latch(folder: Path, batches: int) -> Row:
         def commit() -> None:
             plain.execute("INSERT INTO rows VALUES (?, ?)", (secrets.token_hex(8), time.time()))
 
-        value, reference = _medians(stop, commit, batches=batches, size=5)
+        value, reference = medians(stop, commit, batches=batches, size=5)
     finally:
         store.close()
         plain.close()
@@ -158,7 +161,7 @@ BENCHMARKS: tuple[Callable[[Path, int], Row], ...] = (gate, latch)
 # -- measuring
 
 
-def _medians(thing: Action, reference: Action, *, batches: int, size: int) -> tuple[float, float]:
+def medians(thing: Action, reference: Action, *, batches: int, size: int) -> tuple[float, float]:
     """Both medians, in seconds. The two take turns, each going first every other time."""
     taken: dict[Action, list[float]] = {thing: [], reference: []}
     turns = [thing, reference]
@@ -168,14 +171,14 @@ def _medians(thing: Action, reference: Action, *, batches: int, size: int) -> tu
     deadline = time.monotonic() + SECONDS
     for _ in range(batches):
         for action in turns:
-            taken[action] += [_timed(action) for _ in range(size)]
+            taken[action] += [timed(action) for _ in range(size)]
         turns.reverse()
         if time.monotonic() > deadline:
             break
     return statistics.median(taken[thing]), statistics.median(taken[reference])
 
 
-def _timed(action: Action) -> float:
+def timed(action: Action) -> float:
     begun = time.perf_counter()
     action()
     return time.perf_counter() - begun

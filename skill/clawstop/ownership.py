@@ -63,10 +63,14 @@ def scan(
     *,
     portable: bool = False,
     missed: Missed | None = None,
+    held: Iterable[Owned] = (),
 ) -> Iterator[Owned]:
-    """Like `find`, one at a time, so that each can be stopped before the next is looked for."""
+    """Like `find`, one at a time, so that each can be stopped before the next is looked for.
+
+    The `held` are known to be owned and alive: they are not given again, what is below them is.
+    """
     kind = _Linux if LINUX and not portable else _Portable
-    return kind(match, proofs, missed or Missed()).scan()
+    return kind(match, proofs, missed or Missed(), held).scan()
 
 
 class _Look:
@@ -74,11 +78,11 @@ class _Look:
 
     portable = False
 
-    def __init__(self, match: Match, proofs: Proofs, missed: Missed) -> None:
+    def __init__(self, match: Match, proofs: Proofs, missed: Missed, held: Iterable[Owned]) -> None:
         self.match, self.proofs, self.missed = match, proofs, missed
         strange = (ident.pid for ident in proofs.strangers if not processes.gone(ident))
-        self.decided = {0, 1, os.getpid(), *strange}
-        self.owned: list[Owned] = []
+        self.owned = list(held)
+        self.decided = {0, 1, os.getpid(), *strange, *(one.ident.pid for one in self.owned)}
 
     def scan(self) -> Iterator[Owned]:
         yield from self._recorded(decides=True)
@@ -97,8 +101,8 @@ class _Look:
         assert found.ident is not None
         self.decided.add(found.ident.pid)
         if mine:
-            one = Owned(found.ident, owner, proof, found.parent, found.command, wrapper)
-            self.owned.append(one)
+            about = (proof, found.parent, found.command, wrapper, found.threads)
+            self.owned.append(Owned(found.ident, owner, *about))
         else:
             self.missed.others.add(found.ident.pid)
         return mine
@@ -115,14 +119,15 @@ class _Look:
                 yield self.owned[-1]
         while decides and alive:  # what is below them is theirs, whatever it carries
             parent, owner = alive.pop()
-            for found in self._children_of(parent, owner.state):
+            for found in self._children_of(parent, owner.state, 0):
                 assert found.ident is not None
                 alive.append((found.ident.pid, owner))
                 if self._decide(found, owner, f"child of {parent}"):
                     yield self.owned[-1]
 
     def _cookies(self) -> Iterator[Owned]:
-        for found in processes.listed(self.missed.pids, portable=self.portable):
+        listed = processes.listed(self.missed.pids, self.decided, portable=self.portable)
+        for found in listed:
             owner = next(filter(self.match, found.owners), None)
             if found.ident is None:
                 self.missed.owned = self.missed.owned or owner is not None
@@ -137,8 +142,9 @@ class _Look:
             while done < len(self.owned):
                 parent = self.owned[done]
                 done += 1
-                for found in self._children_of(parent.ident.pid, parent.owner.state):
-                    self._settle(found, parent.owner, f"child of {parent.ident.pid}", True)
+                pid, state = parent.ident.pid, parent.owner.state
+                for found in self._children_of(pid, state, parent.threads):
+                    self._settle(found, parent.owner, f"child of {pid}", True)
                     yield self.owned[-1]
             yield from self._sessions()
 
@@ -147,7 +153,7 @@ class _Look:
     def _look_at_record(self, ident: Ident) -> Found | None:
         raise NotImplementedError
 
-    def _children_of(self, parent: int, state: str) -> Iterator[Found]:
+    def _children_of(self, parent: int, state: str, threads: int) -> Iterator[Found]:
         """Children that are not decided on, and carry nobody else's cookie."""
         raise NotImplementedError
 
@@ -165,11 +171,11 @@ class _Linux(_Look):
 
         return processes.look_at(ident.pid, self.missed.pids, same)
 
-    def _children_of(self, parent: int, state: str) -> Iterator[Found]:
+    def _children_of(self, parent: int, state: str, threads: int) -> Iterator[Found]:
         def mine(folder: int, stat: Stat, owners: list[Owner]) -> bool:
             return stat.parent == parent and all(owner.state == state for owner in owners)
 
-        for pid in processes.children(parent):
+        for pid in processes.children(parent, threads):
             found = None if pid in self.decided else self._look_at(pid, mine)
             if found:
                 yield found
@@ -232,7 +238,7 @@ class _Portable(_Look):
         same = processes.compare(ident) is processes.Sameness.SAME
         return found._replace(ident=ident) if found and same else None
 
-    def _children_of(self, parent: int, state: str) -> Iterator[Found]:
+    def _children_of(self, parent: int, state: str, threads: int) -> Iterator[Found]:
         above = processes.ident_of(parent, portable=True)
         for pid in self._families_seen.get(parent, ()) if above else ():
             found = None

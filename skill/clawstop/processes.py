@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -68,6 +68,7 @@ class Owned:
     parent: int
     command: str
     wrapper: bool = False  # it leaves by itself when what it wraps does
+    threads: int = 0  # how many it had; 0 when that is not known
 
 
 @dataclass
@@ -131,15 +132,16 @@ def everybody() -> list[int]:
     return list(psutil.pids())
 
 
-def listed(missed: set[int], *, portable: bool = False) -> Iterator[Found]:
+def listed(missed: set[int], known: Collection[int], *, portable: bool = False) -> Iterator[Found]:
     """Every living process that carries a cookie of anybody, newest first, one at a time, so that
     each can be stopped before the next is looked for.
 
-    Never pid 0 or 1, never the caller. What cannot be read (another user's, hidden, dying) is left
-    out; who died under the look is `missed`. OSError when nothing can be looked at, as without
-    descriptors.
+    None of the `known`, never pid 0 or 1, never the caller. What cannot be read (another user's,
+    hidden, dying) is left out; who died under the look is `missed`. OSError when nothing can be
+    looked at, as without descriptors.
     """
-    return _scan_psutil(missed) if portable or not LINUX else _scan_proc(missed)
+    never = {0, 1, os.getpid(), *known}
+    return _scan_psutil(missed, never) if portable or not LINUX else _scan_proc(missed, never)
 
 
 class _Life(NamedTuple):
@@ -155,6 +157,7 @@ class Found(NamedTuple):
     parent: int
     command: str
     owners: list[Owner]
+    threads: int = 0
 
 
 # -- Linux -------------------------------------------------------------------------------------
@@ -177,12 +180,12 @@ class Stat(NamedTuple):
         return self.state in _ZOMBIE and self.threads <= 1
 
 
-def _scan_proc(missed: set[int]) -> Iterator[Found]:
-    unwanted = {0, 1, os.getpid()}
+def _scan_proc(missed: set[int], never: set[int]) -> Iterator[Found]:
+    names = {str(pid) for pid in never}
     starting = []
     # Newest first: what forks on and on is read the instant after it was listed.
     for name in reversed(os.listdir("/proc")):
-        if not name.isdigit():
+        if not name.isdigit() or name in names:
             continue
         try:
             environ = _read(f"/proc/{name}/environ")
@@ -193,8 +196,6 @@ def _scan_proc(missed: set[int]) -> Iterator[Found]:
         if environ and _COOKIE not in environ:
             continue
         pid = int(name)
-        if pid in unwanted:
-            continue
         blank = "" if environ else _why_blank(pid, missed)
         if blank == "starting":
             starting.append(pid)
@@ -249,7 +250,7 @@ def look_at(pid: int, missed: set[int], proves: Proves) -> Found | None:
         command = _read("cmdline", folder).rstrip(b"\0").replace(b"\0", b" ")
         command = command or b"[" + _read("comm", folder).strip() + b"]"
         text = _readable(command.decode(errors="replace"))
-        return Found(Ident(pid, stat.start), stat.parent, text, owners)
+        return Found(Ident(pid, stat.start), stat.parent, text, owners, stat.threads)
     except PermissionError:
         return None
     except _DYING:
@@ -264,11 +265,15 @@ def read_below(folder: int, name: str) -> bytes:
     return _read(name, folder)
 
 
-def children(pid: int) -> list[int]:
-    """The pids of a process's children; none when it is gone. Linux."""
+def children(pid: int, threads: int = 0) -> list[int]:
+    """The pids of a process's children; none when it is gone. Linux.
+
+    Each thread has its own; `threads`, if it is known to be one, saves asking which there are.
+    """
     found: list[int] = []
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
+        names = [str(pid)] if threads == 1 else os.listdir(f"/proc/{pid}/task")
+        for thread in names:
             found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
     except _DYING:
         pass
@@ -332,12 +337,12 @@ def _read(path: str, folder: int | None = None) -> bytes:
 # -- everywhere --------------------------------------------------------------------------------
 
 
-def _scan_psutil(missed: set[int]) -> Iterator[Found]:
+def _scan_psutil(missed: set[int], never: set[int]) -> Iterator[Found]:
     import psutil
 
     blank: list[int] = []
     for pid in reversed(psutil.pids()):
-        if found := _look_psutil(pid, missed, blank):
+        if pid not in never and (found := _look_psutil(pid, missed, blank)):
             yield found
     if blank:  # hidden from us, or inside exec: those have their environment a moment later
         time.sleep(_EXEC_PAUSE * 10)

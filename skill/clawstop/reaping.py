@@ -12,6 +12,7 @@ Linux signals through pidfds, which can never reach a recycled pid. Elsewhere, w
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import sys
@@ -35,8 +36,16 @@ SPARE_DESCRIPTORS = 64  # for looking, and for the rest of the engine, while pid
 RESTLESS_LOOKS = 10  # a busy machine always misses somebody; its strangers must not hold us up
 LOST_LOOKS = 50  # but when one of ours died under our eyes: it may fork on, and is met in 2 to 20
 
+
+def _kernel() -> tuple[int, ...]:
+    if sys.platform == "win32":
+        return (0,)
+    return tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
+
+
 _READABLE = getattr(select, "POLLIN", 1)  # a pidfd is readable when its process is dead
 
+_POLL_PROVES = sys.platform == "linux" and _kernel() >= (6, 16)
 NotDead = Literal["would", "alive", "frozen"]
 Verb = Literal[
     "suspend", "terminate", "interrupt", "resume", "kill"
@@ -129,16 +138,17 @@ def reap(
             return hunt.reaped(not hunt.error, "would")
         hunt.freeze()
         frozen_by = hunt.began + min(FREEZE, deadline / 2)
-        while hunt.look("suspend") and clock() < frozen_by:
+        while (look := hunt.look("suspend")) and clock() < frozen_by:
             pass
         if grace > 0:
             hunt.tell()  # all of them before any goes on, so that nobody is restarted
             hunt.send("resume")
             hunt.thaw()
             hunt.wait(min(clock() + grace, end))
+            look = True
         while True:
             # Stopped at sight, killed after the look: the living prove whose their children are.
-            new = hunt.look("suspend")
+            new = look and hunt.look("suspend")
             hunt.kill_cages()
             hunt.send("kill")
             hunt.thaw()
@@ -146,6 +156,7 @@ def reap(
             if settled or clock() >= end:
                 break
             hunt.wait(min(clock() + SLICE, end))
+            look = True
         return hunt.reaped(settled, "alive")
     finally:
         hunt.close()  # after an error the frozen stay frozen: they are condemned, not forgotten
@@ -256,7 +267,9 @@ class _Hunt:
         missed = Missed()
         new = False
         try:
-            for owned in scan(self.match, self.proofs, portable=self.portable, missed=missed):
+            held, portable = self._held(), self.portable
+            look = scan(self.match, self.proofs, held=held, portable=portable, missed=missed)
+            for owned in look:
                 new = self._meet(owned, verb) or new
         except OSError as error:  # no look, no proof: end what we know, look again
             self.error = str(error)
@@ -264,10 +277,25 @@ class _Hunt:
             return True
         self.others = missed.others
         self.lost = self.lost or missed.owned
-        slipped_by = missed.pids - self.missed
+        dead = {ident.pid for ident, target in self.targets.items() if target.died is not None}
+        slipped_by = missed.pids - self.missed - dead
         self.missed |= missed.pids
         self.restless = self.restless + 1 if slipped_by and not new else 0
         return new or 0 < self.restless < (LOST_LOOKS if self.lost else RESTLESS_LOOKS)
+
+    def _held(self) -> list[Owned]:
+        """Those whom we have met and who are alive."""
+        poller = select.poll() if hasattr(select, "poll") else None
+        alive = [target for target in self.targets.values() if target.died is None]
+        if poller:
+            for target in alive:
+                if target.fd is not None:
+                    poller.register(target.fd, _READABLE)
+        ready = {fd for fd, _ in poller.poll(0)} if poller else set()
+        doubtful = [target for target in alive if target.fd is None or target.fd in ready]
+        for target in doubtful:
+            target.check()
+        return [target.owned for target in alive if target.died is None]
 
     def _meet(self, owned: Owned, verb: Verb | None) -> bool:
         """Do this to one that a look found, unless it is spared or was met before."""
@@ -353,8 +381,11 @@ class _Hunt:
                 continue
             for fd, _ in poller.poll(pause * 1000):
                 poller.unregister(fd)
-                # before Linux 6.16 an exec by a thread woke the poll too: believe it, but verify
-                ticked.append(polled.pop(fd))
+                target = polled.pop(fd)
+                if _POLL_PROVES:
+                    target.bury()
+                else:  # an exec by a thread woke the poll too: believe it, but verify
+                    ticked.append(target)
 
     def reaped(self, settled: bool, not_dead: NotDead) -> Reaped:
         ms = (self.clock() - self.began) * 1000
