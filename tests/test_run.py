@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import zoo
-from clawstop import cgroups, cookies, launch, leases, ownership, processes, reaping
+from clawstop import cgroups, cookies, leases, ownership, processes, reaping, wrapping
 from clawstop.cookies import Owner
 from clawstop.paths import Paths
 from hypothesis import given
@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 pytestmark = pytest.mark.timeout(60)
 
-LAUNCH = [sys.executable, "-I", "-S", launch.__file__]
+LAUNCH = [sys.executable, "-I", "-S", str(Path(wrapping.__file__).with_name("launch.py"))]
 SESSION = "agent:dev1:main"
 PATIENCE = 10.0
 
@@ -202,10 +202,10 @@ def test_in_a_run_it_is_that_run_s(paths: Paths, started: list[subprocess.Popen[
 )
 def test_its_cookies_are_everybody_s_cookies(session: str, lease: str, name: str) -> None:
     """The launcher writes them by hand: imports are slow."""
-    text = launch.encode(launch.lease_for(lease) + ("" if name == "TERM" else f"!{name}"))
-    owner = cookies.parse(f"1:ab:3:{text}:{launch.encode(session)}")
+    text = wrapping.encode(wrapping.lease_for(lease) + ("" if name == "TERM" else f"!{name}"))
+    owner = cookies.parse(f"1:ab:3:{text}:{wrapping.encode(session)}")
     assert owner is not None
-    assert owner.session == session == launch.decode(launch.encode(session))
+    assert owner.session == session == wrapping.decode(wrapping.encode(session))
     read = leases.parse(owner.lease)
     wished = leases.parse(leases.wish(lease, name))
     assert (read.kind, read.signal) == (wished.kind, wished.signal)

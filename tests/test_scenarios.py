@@ -16,8 +16,7 @@ from typing import Any
 import psutil
 import pytest
 import zoo
-from clawstop import launch as launcher
-from clawstop import ownership
+from clawstop import ownership, wrapping
 from clawstop.embedded import EmbeddedHost, Exec, Say, Script
 from clawstop.paths import Paths
 from clawstop.processes import Owned
@@ -272,7 +271,7 @@ async def a_run_that_takes_too_long_is_stopped_and_told(stage: Stage) -> None:
 
 
 async def a_lease_that_is_over_ends_what_outlived_its_run(stage: Stage) -> None:
-    launch = f"{sys.executable} -I -S {launcher.__file__}"
+    launch = f"{sys.executable} -I -S {Path(wrapping.__file__).with_name('launch.py')}"
     state = f"OPENCLAW_STATE_DIR={stage.host.paths.openclaw}"
     stage.host.scripts["leased"] = [
         Exec(f"{state} {launch} --lease keep:2s -- sleep 30", background=True),

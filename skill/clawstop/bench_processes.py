@@ -19,10 +19,12 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from . import cookies, launch, ownership, reaping
+from . import cookies, ownership, reaping
 from .bench import Action, Row, medians, timed
 from .cookies import Owner
 from .paths import Paths
+
+assert sys.platform == "linux"
 
 LIFE = 120  # seconds: what a crash leaves behind dies by itself
 SLEEP = ["sleep", str(LIFE)]
@@ -155,7 +157,8 @@ def wrapper(folder: Path, batches: int) -> Row:
     paths = Paths(folder)
     paths.prepare()
     assert paths.state_id
-    launcher = [sys.executable, "-I", "-S", launch.__file__, "--agent", "bench", "--", "true"]
+    script = str(Path(__file__).with_name("launch.py"))
+    launcher = [sys.executable, "-I", "-S", script, "--agent", "bench", "--", "true"]
     environ = {**os.environ, "OPENCLAW_STATE_DIR": str(folder)}
 
     def start(command: list[str]) -> Action:
@@ -181,6 +184,4 @@ def memory(folder: Path, batches: int) -> Row:
     return Row("memory", late, "MB", early, "the same after a tenth of the kills", bar=1.1)
 
 
-PROCESSES: tuple[Callable[[Path, int], Row], ...] = (
-    (find, kill, deaf, wrapper, memory) if sys.platform == "linux" else (wrapper,)
-)
+PROCESSES: tuple[Callable[[Path, int], Row], ...] = (find, kill, deaf, wrapper, memory)

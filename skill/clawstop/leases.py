@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -50,8 +51,9 @@ class Lease:
 
 def now() -> float:
     """The boot clock: monotonic, and goes on while the machine sleeps."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)  # macOS's and Windows's monotonic do that too
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
+    if sys.platform == "linux":
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()  # macOS's and Windows's count while they sleep
 
 
 @lru_cache(maxsize=1024)  # a look meets the same few over and over

@@ -11,7 +11,7 @@ from . import callers, cgroups, cookies, leases, processes, records, scopes
 from .bridges import Bridges
 from .cookies import Owner
 from .errors import NotPermitted, UsageError
-from .paths import Paths, private_folder, read_json
+from .paths import Paths, private_folder, read_json, user
 from .processes import Found
 from .records import MARKED, Record
 
@@ -83,5 +83,5 @@ def _refuse(paths: Paths, found: Found) -> None:
     never = [*processes.ancestors(os.getpid()), *Bridges(paths.bridges).idents()]
     if pid in (1, endpoint.get("pid")) or pid in (ident.pid for ident in never):
         raise NotPermitted(f"process {pid} is a gateway, clawstop, or what started this command")
-    if processes.LINUX and os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+    if processes.LINUX and os.stat(f"/proc/{pid}").st_uid != user():
         raise NotPermitted(f"process {pid} is another user's")

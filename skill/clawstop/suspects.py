@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from . import processes
+from .paths import user
 from .processes import LINUX, Found, Ident, Stat
 
 
@@ -39,7 +40,7 @@ def _linux(inside: list[str], never: set[int]) -> Iterator[Found]:
 
     for pid in processes.everybody():
         try:
-            ours = pid not in never and os.stat(f"/proc/{pid}").st_uid == os.geteuid()
+            ours = pid not in never and os.stat(f"/proc/{pid}").st_uid == user()
         except OSError:
             continue
         if ours and (found := processes.look_at(pid, set(), works_there)):

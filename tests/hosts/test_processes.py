@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clawstop import launch
+from clawstop import wrapping
 from product import Product
 
 from .gateway import Gateway
@@ -105,7 +105,7 @@ def test_a_leased_server_outlives_the_stop_and_is_in_the_receipt(running: Runnin
     gateway, product = running
     session = "agent:dev1:leased"
     kept, run = f"sleep {next(NUMBERS)}", f"sleep {next(NUMBERS)}"
-    wrapper = f"python3 -I -S {launch.__file__}"
+    wrapper = f"python3 -I -S {Path(wrapping.__file__).with_name('launch.py')}"
     state = f"OPENCLAW_STATE_DIR={gateway.state_dir}"
     gateway.model.scripts["leased"] = [
         Step(

@@ -1,0 +1,339 @@
+"""`clawstop run`: starts a command as an agent's own, so that a stop finds it wherever it goes.
+
+    python3 -I -S launch.py [--agent ID] [--session KEY] [--lease run|agent|keep:8h]
+                            [--signal INT] -- COMMAND ...
+
+The command is on record before it starts, in the cgroup of its lease where there are any, and in a
+session of its own; on a terminal it gets the foreground instead, as a shell would give it. We stay
+above it: signals go on to it, orphans below it become our children, and we leave as it does. No
+engine is needed. Standard library, and little of that: every long command of an agent waits for
+this. `launch.py` starts it outside the package, whose imports are slow.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+TYPE_CHECKING = False  # typing is slow to import
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable
+else:
+    import _signal as signal  # what `signal` is made of, without its names, which take 10 ms
+
+USAGE = (
+    "usage: clawstop run [--agent ID] [--session KEY] [--lease run|agent|keep:8h] "
+    "[--signal INT] -- COMMAND ..."
+)
+NOT_FOUND, NOT_RUNNABLE, WRONG_USE = 127, 126, 2
+PASSED_ON = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "CONT", "WINCH")
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+PLAIN = "_.-~"  # what a cookie leaves as it is, beside letters and digits
+SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
+
+
+class Wrong(Exception):
+    """What was typed makes no sense."""
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        options, command = parse(arguments)
+        cookie = cookie_for(options)
+    except Wrong as error:
+        print(f"clawstop run: {error}\n{USAGE}", file=sys.stderr)
+        return WRONG_USE
+    environ = {**os.environ, "CLAWSTOP_COOKIE": cookie}
+    if sys.platform == "win32":
+        import subprocess
+
+        return subprocess.call(command, env=environ)
+    return Wrapper(cookie).run(command, environ)
+
+
+# -- what was typed
+
+
+def parse(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+    options = {"--agent": "", "--session": "", "--lease": "run", "--signal": "TERM"}
+    rest = list(arguments)
+    while rest and rest[0].startswith("--"):
+        name, equals, value = rest.pop(0).partition("=")
+        if name == "--":
+            break
+        if name not in options:
+            raise Wrong(f"there is no option {name}")
+        if not equals and not rest:
+            raise Wrong(f"{name} needs a value")
+        options[name] = value if equals else rest.pop(0)
+    if not rest:
+        raise Wrong("which command?")
+    if options["--signal"] not in ("TERM", "INT"):
+        raise Wrong("a signal is TERM or INT")
+    return options, rest
+
+
+def cookie_for(options: dict[str, str]) -> str:
+    """Whose it is: as named, or whose we are. What belongs to no run belongs to any stop."""
+    state, generation, session = inherited()
+    if options["--session"]:
+        session, generation = options["--session"], "0"
+    elif options["--agent"] and not session.startswith(f"agent:{options['--agent']}:"):
+        session, generation = f"agent:{options['--agent']}:main", "0"
+    if not session:
+        raise Wrong("whose is it? Name an --agent or a --session")
+    own = state_id()
+    if state != own:
+        generation = "0"
+    lease = lease_for(options["--lease"])
+    if options["--signal"] != "TERM":
+        lease += f"!{options['--signal']}"
+    return f"1:{own}:{generation}:{encode(lease)}:{encode(session)}"
+
+
+def inherited() -> tuple[str, str, str]:
+    """State, generation and session of the run that started us; empty when it was none."""
+    parts = os.environ.get("CLAWSTOP_COOKIE", "").split(":")
+    if len(parts) != 5 or parts[0] != "1":
+        return "", "0", ""
+    return parts[1], parts[2], decode(parts[4])
+
+
+def lease_for(words: str) -> str:
+    if words in ("run", "agent"):
+        return words
+    number, unit = words[5:-1], words[-1:]
+    if not words.startswith("keep:") or unit not in UNITS or not number.isascii():
+        raise Wrong("a lease is run, agent, or keep: and a time (90s, 30m, 8h, 2d)")
+    if not number.replace(".", "", 1).isdigit() or len(number) > 9:
+        raise Wrong(f"not a time: {words[5:]}")
+    return f"keep:{now() + float(number) * UNITS[unit]:.1f}"
+
+
+def now() -> float:
+    if sys.platform == "linux":
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+def encode(text: str) -> str:
+    raw = text.encode("utf-8", "surrogatepass")
+    kept = (chr(byte) if byte < 128 else "" for byte in raw)
+    return "".join(
+        char if char and (char.isalnum() or char in PLAIN) else f"%{byte:02X}"
+        for char, byte in zip(kept, raw, strict=True)
+    )
+
+
+def decode(text: str) -> str:
+    first, *rest = text.split("%")
+    raw = first.encode()
+    for part in rest:
+        raw += bytes.fromhex(part[:2]) + part[2:].encode()
+    return raw.decode("utf-8", "surrogatepass")
+
+
+# -- where things are
+
+
+def root() -> str:
+    chosen = os.environ.get("OPENCLAW_STATE_DIR") or "~/.openclaw"
+    return os.path.join(os.path.abspath(os.path.expanduser(chosen)), "clawstop")
+
+
+def state_id() -> str:
+    try:
+        with open(os.path.join(root(), "state-id"), encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        raise Wrong(f"clawstop is not set up in {os.path.dirname(root())}") from None
+
+
+# -- the process
+
+if sys.platform != "win32":
+
+    class Wrapper:
+        def __init__(self, cookie: str) -> None:
+            self.cookie = cookie
+            self.child = 0
+
+        def run(self, command: list[str], environ: dict[str, str]) -> int:
+            become_subreaper()
+            self.join_cage()
+            self.record(os.getpid(), "wrapper")
+            ours = signal.pthread_sigmask(
+                signal.SIG_BLOCK, _signals()
+            )  # none is lost before the fork
+            go, start = os.pipe()
+            failed, failure = os.pipe()
+            tty = _terminal()
+            self.child = os.fork()
+            if not self.child:
+                os.close(start)
+                self.become(command, environ, go, failure, tty is None, ours)
+            os.close(go)
+            os.close(failure)
+            self.record(self.child, "run")
+            for number in _signals():
+                signal.signal(number, lambda got, _: self.pass_on(got))
+            signal.pthread_sigmask(signal.SIG_SETMASK, ours)
+            if tty is not None:
+                quietly(os.setpgid, self.child, self.child)  # whichever of the two comes first
+                _give(tty, self.child)
+            os.write(start, b"x")
+            os.close(start)
+            problem = os.read(failed, 500).decode()
+            status = self.wait(tty)
+            if tty is not None:
+                _give(tty, os.getpgrp())
+            self.record_orphans()
+            if problem:
+                print(f"clawstop run: {problem}", file=sys.stderr)
+                return NOT_FOUND if "No such file" in problem else NOT_RUNNABLE
+            return leave_as(status)
+
+        def become(
+            self,
+            command: list[str],
+            environ: dict[str, str],
+            go: int,
+            failure: int,
+            alone: bool,
+            mask: set[int | signal.Signals],
+        ) -> None:
+            """In the child: wait until it is on record, then be the command."""
+            try:
+                if alone:
+                    os.setsid()
+                else:
+                    os.setpgid(0, 0)
+                if not os.read(go, 1):  # our parent died first
+                    os._exit(1)
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                os.execvpe(command[0], command, environ)
+            except OSError as error:
+                os.write(failure, f"{command[0]}: {error.strerror}".encode())
+            finally:
+                os._exit(1)
+
+        def wait(self, tty: int | None) -> int:
+            """Until the command is over; orphans are waited for on the way."""
+            while True:
+                pid, status = os.waitpid(-1, 0 if tty is None else os.WUNTRACED)
+                if pid != self.child:
+                    continue
+                if tty is None or not os.WIFSTOPPED(status):
+                    return status
+                _give(tty, os.getpgrp())
+                os.kill(os.getpid(), signal.SIGSTOP)  # the person's shell takes over, until `fg`
+                _give(tty, self.child)
+                os.killpg(self.child, signal.SIGCONT)
+
+        def pass_on(self, number: int) -> None:
+            quietly(os.kill, self.child, number)
+
+        # -- what proves it later
+
+        def join_cage(self) -> None:
+            """A lease of its own is a cage of its own, beside the one that we are in, if any."""
+            try:
+                with open("/proc/self/cgroup", encoding="utf-8") as file:
+                    inside = any(f"/clawstop-{self.cookie.split(':')[1]}/" in line for line in file)
+                with open(os.path.join(root(), "cages"), encoding="utf-8") as file:
+                    folders = [line.strip() for line in file]
+            except OSError:
+                return
+            for folder in folders if inside else ():
+                cage = os.path.join(folder, self.cookie)
+                try:
+                    os.makedirs(cage, exist_ok=True)
+                    fd = os.open(os.path.join(cage, "cgroup.procs"), os.O_WRONLY)
+                    try:
+                        os.write(fd, b"0")
+                    finally:
+                        os.close(fd)
+                    return
+                except OSError:
+                    continue
+
+        def record(self, pid: int, how: str) -> None:
+            """See records.py. Without it, as outside Linux, the cookie is all that proves it."""
+            if sys.platform != "linux":
+                return
+            try:
+                start = start_of(pid)
+                with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+                    boot = file.read().strip()
+                folder = os.path.join(root(), "owned")
+                name = f"{pid}-{start}"
+                half = os.path.join(folder, f".{name}.{os.getpid()}")
+                fd = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+                os.write(fd, f"{boot} {pid} {start} {how} {self.cookie}\n".encode())
+                os.close(fd)
+                os.replace(half, os.path.join(folder, name))
+            except OSError as error:
+                print(f"clawstop run: not on record: {error}", file=sys.stderr)
+
+        def record_orphans(self) -> None:
+            """We are their parent until now; afterwards nobody could tell whose they are."""
+            for pid in descendants(os.getpid()):
+                self.record(pid, "run")
+
+    def become_subreaper() -> None:
+        if sys.platform == "linux":
+            import ctypes
+
+            ctypes.CDLL(None, use_errno=True).prctl(SUBREAPER, 1, 0, 0, 0)
+
+    def start_of(pid: int) -> int:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+
+    def descendants(pid: int) -> list[int]:
+        found: list[int] = []
+        try:
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
+                    found += map(int, file.read().split())
+        except OSError:
+            return found
+        return [one for child in found for one in (child, *descendants(child))]
+
+    def leave_as(status: int) -> int:
+        """As the command left: with its code, or by its signal."""
+        if not os.WIFSIGNALED(status):
+            return os.waitstatus_to_exitcode(status)
+        import resource
+
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        return 128 + number
+
+    def quietly(action: Callable[..., object], *arguments: int) -> None:
+        """contextlib is slow to import too."""
+        try:
+            action(*arguments)
+        except OSError:
+            return
+
+    def _signals() -> list[int]:
+        return [getattr(signal, f"SIG{name}") for name in PASSED_ON]
+
+    def _terminal() -> int | None:
+        """The terminal, when we are in its foreground."""
+        try:
+            return 0 if os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp() else None
+        except OSError:
+            return None
+
+    def _give(tty: int, group: int) -> None:
+        """Put a group into the foreground of the terminal; a background one may not ask for it."""
+        before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        quietly(os.tcsetpgrp, tty, group)
+        signal.signal(signal.SIGTTOU, before)
