@@ -439,6 +439,6 @@ def test_a_copy_whose_engine_is_damaged_still_stops(place: Paths, tmp_path: Path
     product = Product(tmp_path / "copy", broken)
     with running(cookie(place, S)) as (process,):
         done = product.run(place.openclaw, "stop", "dev1", LC_ALL="C")
-        assert process.wait(5) in (-15, -9)
+        assert process.wait(5) == -15
     assert done.returncode == 3, done.stderr
     assert "this copy of clawstop is damaged" in done.stderr

@@ -51,7 +51,12 @@ def test_done_and_visible_comes_first_and_secrets_do_not_come_at_all() -> None:
         ("1", "blocked"),
     ]
     assert told[1]["input"] == "TOKEN=[redacted] make"
-    assert ledger.close(of("s")) == {"tools": [], "suppressed": [], "scheduled": []}
+    assert ledger.close(of("s")) == {
+        "tools": [],
+        "suppressed": [],
+        "scheduled": [],
+        "remote": [],
+    }
     assert [call["id"] for call in ledger.close(of("t"))["tools"]] == ["6"]
 
 
@@ -102,3 +107,23 @@ def test_what_a_newer_run_did_is_not_this_stops() -> None:
     ledger.allowed("new", "s", "r2", "exec", "", 2)
     assert [call["id"] for call in ledger.close(of("s", 2))["tools"]] == ["old"]
     assert [call["id"] for call in ledger.close(of("s", 3))["tools"]] == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("input", "remote"),
+    [
+        ('{"command": "ssh box make"}', True),
+        ('{"command": "cd x && docker run -d img"}', True),
+        ('{"command": "sudo podman exec c sh"}', True),
+        ('{"command": "tmux new -d top"}', True),
+        ('{"command": "make", "host": "node"}', True),
+        ('{"command": "make", "host": "gateway"}', False),
+        ('{"command": "cat docker-compose.yml"}', False),
+        ('{"command": "echo sshd"}', False),
+        ('{"command": "ls ~/.ssh "}', False),
+    ],
+)
+def test_what_was_started_elsewhere_is_named(input: str, remote: bool) -> None:
+    ledger = Ledger()
+    ledger.allowed("c1", "s", "r", "exec", input, 1)
+    assert bool(ledger.close(lambda *_: True)["remote"]) is remote

@@ -329,20 +329,22 @@ here(); rest()
     assert [outcome.signal for outcome in reaped.outcomes] == ["TERM", "KILL"]
 
 
-def test_everybody_is_stopped_before_anybody_is_told_to_leave(cage: Cage, portable: bool) -> None:
+def test_everybody_is_stopped_before_anybody_is_told_to_leave(
+    cage: Cage, portable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (pid,) = zoo.sleeper(cage)
-    seen: list[str] = []
+    (other,) = zoo.deaf(cage)
+    real_tell = reaping._Hunt.tell
+    told: list[bool] = []
 
-    def match(owner: Owner) -> bool:
-        if cage.mine(owner):
-            if seen:  # the second look finds it stopped, and TERM comes only after that look
-                zoo.until(lambda: zoo.state(pid) == "T")
-            seen.append(zoo.state(pid))
-        return cage.mine(owner)
+    def tell(hunt: reaping._Hunt) -> None:
+        zoo.until(lambda: {zoo.state(pid), zoo.state(other)} == {"T"})
+        told.append(True)
+        real_tell(hunt)
 
-    assert reap(match, portable=portable).clean
-    assert seen[0] in "SR"
-    assert seen[1] == "T"
+    monkeypatch.setattr(reaping._Hunt, "tell", tell)
+    assert reap(cage.mine, grace=0.1, portable=portable).clean
+    assert told == [True]
 
 
 def test_one_that_died_unread_may_have_left_a_child_so_the_look_is_repeated(
@@ -523,24 +525,22 @@ def test_a_pid_that_was_really_recycled_after_the_look_is_refused(
 
 @pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="cannot choose the next pid")
 def test_a_pid_that_was_really_recycled_during_the_grace_is_refused(
-    cage: Cage, strangers: Cage, portable: bool
+    cage: Cage, strangers: Cage, portable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (pid,) = zoo.sleeper(cage)
     zoo.deaf(cage)  # keeps the grace going
     _pass_a_tick()
-    looked: list[str] = []
+    real_wait = reaping._Hunt.wait
 
-    def recycle_at_the_second_look(owner: Owner) -> bool:
-        if not cage.mine(owner):
-            return False
-        looked.append("")
-        if len(looked) == 3:
+    def recycle_first(hunt: reaping._Hunt, until: float) -> None:
+        if not strangers.children:
             cage.children[0].kill()
             cage.children[0].wait()
             _stranger_with_pid(strangers, pid)
-        return True
+        real_wait(hunt, until)
 
-    reaped = reap(recycle_at_the_second_look, grace=0.1, portable=portable)
+    monkeypatch.setattr(reaping._Hunt, "wait", recycle_first)
+    reaped = reap(cage.mine, grace=0.1, portable=portable)
     assert reaped.clean
     assert len(reaped.outcomes) == 2
     assert strangers.living() == {pid}

@@ -222,7 +222,9 @@ def test_it_is_found_when_it_leaves_everything_behind(
     assert process.wait(PATIENCE) == 0, "it does not wait for the daemon"
     (one,) = everything(paths)
     assert (one.ident.pid, one.proof) == (daemon, "run")
-    reaped = reaping.reap(lambda o: o.session == SESSION, proofs=ownership.proofs(paths), grace=0)
+    reaped = reaping.reap(
+        lambda o: o.state == paths.state_id, proofs=ownership.proofs(paths), grace=0
+    )
     assert reaped.clean
     assert processes.gone(one.ident)
 
@@ -277,7 +279,10 @@ time.sleep(60)
     )
     assert line(process) == "ready"
     reaped = reaping.reap(
-        lambda o: o.session == SESSION, proofs=ownership.proofs(paths), grace=PATIENCE, deadline=20
+        lambda o: o.state == paths.state_id,
+        proofs=ownership.proofs(paths),
+        grace=PATIENCE,
+        deadline=20,
     )
     assert reaped.clean
     assert told.read_text().split() == ["SIGINT"], "not twice, through the wrapper"
@@ -347,7 +352,7 @@ def test_a_process_that_runs_already_is_shown_and_marked_with_all_below(paths: P
         assert len(json.loads(done.stdout)["processes"]) == 50
         assert {one.ident.pid for one in everything(paths)} == set(pids)
         known = ownership.proofs(paths)
-        assert reaping.reap(lambda o: o.session == SESSION, proofs=known, grace=0).clean
+        assert reaping.reap(lambda o: o.state == paths.state_id, proofs=known, grace=0).clean
         assert cage.extinct()
 
 

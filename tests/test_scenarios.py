@@ -280,7 +280,7 @@ async def a_lease_that_is_over_ends_what_outlived_its_run(stage: Stage) -> None:
     await stage.host.send(A, "leased")
     await stage.until(A, "tool", 2)
     async with asyncio.timeout(10):
-        while not (kept := stage.leased(A)):
+        while len(kept := stage.leased(A)) < 2:  # the wrapper and its command
             await asyncio.sleep(0.02)
     receipt = await stage.stop(A)
     assert receipt["converged"], receipt["left"]
