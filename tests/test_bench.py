@@ -16,9 +16,11 @@ from typing import Any
 import psutil
 import pytest
 from clawstop import bench, bench_processes
-from clawstop.bench import BEGIN, END, Row
+from clawstop.bench import Row
 from clawstop.errors import ClawstopError, UsageError
 from clawstop.paths import Paths
+
+BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 
 GOOD = Row("gate", 0.15, "ms", 0.1, "an echo", 2.0)
 BAD = Row("latch", 1.25, "ms", 0.25, "a commit", 3.0)

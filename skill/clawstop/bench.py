@@ -51,7 +51,6 @@ MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 22), "MALLOC_TRIM_THRESHOLD_": str(
 
 SESSION = "agent:dev1:main"
 RUN, CALL = "5f0c5c4e-6a53-4d0e-9d5b-0c8f3f0f7f11", "call_00_RlK5vWq1sXc0Yz8Tn3bHd2"
-BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 
 Action = Callable[[], object]
 
@@ -359,15 +358,20 @@ def markdown(rows: Iterable[Row]) -> str:
 
 
 def write_docs(file: Path, rows: Iterable[Row]) -> None:
-    """Put the table between the markers of `file`, and change nothing else in it."""
-    text = file.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise UsageError(f"{file} has no place for the table: {BEGIN} and {END}")
     where = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     made = f"{markdown(rows)}\n\nMeasured with {where}, {os.cpu_count()} CPUs."
-    file.write_text(f"{before}{begin}\n{made}\n{end}{after}", encoding="utf-8", newline="\n")
+    put_table(file, "bench", made)
+
+
+def put_table(file: Path, name: str, table: str) -> None:
+    """Put it between the markers of that name in `file`, and change nothing else there."""
+    first, last = (f"<!-- {name}:{word} -->" for word in ("begin", "end"))
+    text = file.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(first)
+    _, end, after = rest.partition(last)
+    if not begin or not end:
+        raise UsageError(f"{file} has no place for the table: {first} and {last}")
+    file.write_text(f"{before}{begin}\n{table}\n{end}{after}", encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":

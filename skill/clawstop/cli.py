@@ -457,11 +457,15 @@ def bench(names: tuple[str, ...], docs: Path | None, as_json: bool) -> None:
     \b
     clawstop bench
     clawstop bench gate --json
+    clawstop bench zoo          what hides, and what is left of it; Linux, as root
 
-    Exit code 1 when a bar is missed.
+    Exit code 1 when a bar is missed, or when anybody of the zoo is left.
     """
     from . import bench as benchmarks
 
+    if names == ("zoo",):
+        _bench_zoo(docs, as_json)
+        return
     rows = list(benchmarks.run(names))
     if as_json:
         show([row.as_dict() for row in rows])
@@ -470,6 +474,27 @@ def bench(names: tuple[str, ...], docs: Path | None, as_json: bool) -> None:
     if docs is not None:
         benchmarks.write_docs(docs, rows)
     if not all(row.ok for row in rows):
+        sys.exit(1)
+
+
+def _bench_zoo(docs: Path | None, as_json: bool) -> None:
+    from . import bench as benchmarks
+
+    if sys.platform != "linux":
+        raise UsageError("the zoo is for Linux")
+    from . import bench_zoo
+
+    rows = []
+    for kind, results in bench_zoo.run():
+        click.echo(say("zoo_kind", kind=kind, results=results["clawstop"]), err=True)
+        rows.append((kind, results))
+    if as_json:
+        show({kind: {m: vars(r) for m, r in results.items()} for kind, results in rows})
+    else:
+        click.echo(bench_zoo.markdown(rows))
+    if docs is not None:
+        benchmarks.put_table(docs, "zoo", bench_zoo.markdown(rows))
+    if any(results["clawstop"].left for _, results in rows):
         sys.exit(1)
 
 

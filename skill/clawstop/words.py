@@ -78,6 +78,7 @@ TEXTS: dict[str, tuple[str, str]] = {
         "starting a real gateway; the first time it is fetched, which takes minutes ...",
         "启动真实网关;首次需要下载,可能要几分钟……",
     ),
+    "zoo_kind": ("{kind}: {results}", "{kind}:{results}"),
     "problem": ("PROBLEM: {text}", "问题:{text}"),
     "no_gateway": ("no gateway is connected", "没有已连接的网关"),
     "gateway": ("gateway", "网关"),
