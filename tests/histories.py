@@ -175,7 +175,7 @@ def take(step: str, model: Model, choose: random.Random, cage: Path) -> None:
         model.condemned.add(pid)
     elif step == "leave" and everybody:
         pid = choose.choice(everybody)
-        family_of = set(processes.children(pid))
+        family_of = {child for child in processes.children(pid) if not gone(child)}
         kill(pid)
         if not Path(f"/proc/{pid}").exists():
             model.free.append(pid)
