@@ -294,11 +294,22 @@ def test_what_is_missing_only_later_heals_too_unless_the_command_may_be_half_don
     cli = checkout / "skill" / "clawstop" / "cli.py"
     cli.write_text("def main(prog_name):\n    import yaml\n    print(yaml.__name__)\n")
     shutil.rmtree(site(home) / "yaml")
-    done = skill(checkout, home, "run", "sleep", "1", **uv)
+    done = skill(checkout, home, "restore", **uv)
     assert "run the same command again and it is made anew" in sentence(done)
-    assert skill(checkout, home, "run", "sleep", "1", **uv).stdout == "yaml\n"
+    assert skill(checkout, home, "restore", **uv).stdout == "yaml\n"
     shutil.rmtree(site(home) / "yaml")
     assert skill(checkout, home, "status", **uv).stdout == "yaml\n"
+
+
+def test_run_needs_no_environment(tmp_path: Path) -> None:
+    home, state = tmp_path / "home", tmp_path / "state"
+    (state / "clawstop" / "owned").mkdir(parents=True)
+    (state / "clawstop" / "state-id").write_text("ab12\n")
+    words = ("--state-dir", str(state), "run", "--agent", "dev1", "--", "/bin/sh", "-c")
+    done = skill(ROOT, home, *words, "echo $CLAWSTOP_COOKIE; exit 7")
+    assert (done.returncode, done.stderr) == (7, "")
+    assert done.stdout == "1:ab12:0:run:agent%3Adev1%3Amain\n"
+    assert environments(home) == []
 
 
 def test_an_environment_that_never_works_is_made_once_and_said(
