@@ -182,6 +182,7 @@ class Stat(NamedTuple):
 
 def _scan_proc(missed: set[int], never: set[int]) -> Iterator[Found]:
     names = {str(pid) for pid in never}
+    began = _ticks()
     starting = []
     # Newest first: what forks on and on is read the instant after it was listed.
     for name in reversed(os.listdir("/proc")):
@@ -200,7 +201,7 @@ def _scan_proc(missed: set[int], never: set[int]) -> Iterator[Found]:
         if blank == "starting":
             starting.append(pid)
         elif blank != "nobody":
-            found = look_at(pid, missed, _has_cookie)
+            found = look_at(pid, missed, _has_cookie, environ, began)
             if found or environ:
                 yield found or Found(None, 0, "", _owners(environ))
     for pid in starting:
@@ -210,6 +211,13 @@ def _scan_proc(missed: set[int], never: set[int]) -> Iterator[Found]:
             time.sleep(_EXEC_PAUSE)
         if found := look_at(pid, missed, _has_cookie):
             yield found
+
+
+def _ticks() -> int:
+    """Now, as start times count; rounded down, so that who is older was there before."""
+    if sys.platform != "linux":  # nobody comes here
+        return 0
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")) - 1
 
 
 def _why_blank(pid: int, missed: set[int]) -> Literal["nobody", "starting", "hidden"]:
@@ -228,11 +236,14 @@ def _why_blank(pid: int, missed: set[int]) -> Literal["nobody", "starting", "hid
     return "starting" if not stat.env_end and stat.state in _BUSY else "hidden"
 
 
-def look_at(pid: int, missed: set[int], proves: Proves) -> Found | None:
+def look_at(
+    pid: int, missed: set[int], proves: Proves, environ: bytes = b"", read_since: int = 0
+) -> Found | None:
     """Look at one process closely; None when it is dying, hidden, or `proves` says no.
 
     `proves` gets a descriptor of its folder in /proc, its stat, and whose cookies it carries. All
-    of that is of one process, even if the pid is recycled meanwhile.
+    of that is of one process, even if the pid is recycled meanwhile. An `environ` of this pid that
+    was read since some tick saves reading it again: it is of whoever is older than that.
     """
     try:
         folder = os.open(f"/proc/{pid}", os.O_RDONLY | _DIRECTORY)
@@ -244,7 +255,8 @@ def look_at(pid: int, missed: set[int], proves: Proves) -> Found | None:
         if stat.dead or (not stat.env_end and stat.state in _BUSY):
             missed.add(pid)
             return None
-        owners = _owners(_environ(folder, stat))
+        same = environ and stat.start < read_since
+        owners = _owners(environ if same else _environ(folder, stat))
         if not proves(folder, stat, owners):
             return None
         command = _read("cmdline", folder).rstrip(b"\0").replace(b"\0", b" ")
