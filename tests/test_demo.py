@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -28,6 +29,26 @@ def test_the_demo_shows_a_stop_and_leaves_nothing_behind(tmp_path: Path) -> None
     assert "answers again" in done.stdout
     assert (tmp_path / "demo.svg").read_text(encoding="utf-8").startswith("<svg")
     assert not list(tmp_path.glob("clawstop-demo-*"))
+
+
+def test_the_demo_as_the_first_process_of_a_container_without_cgroups(tmp_path: Path) -> None:
+    """Every orphan is its own child then, and a zombie until it is waited for."""
+    product = Product(tmp_path / "clawstop")
+    inside = "for m in $(grep -o '/sys/fs/cgroup[^ ]*' /proc/mounts | tac); do umount -l $m; done; "
+    done = subprocess.run(
+        [
+            *("unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c"),
+            f'{inside} exec "$@"',
+            *("sh", *product.command, "demo", "--json"),
+        ],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["failures"]) == (0, [])
+    assert {row["proof"] for row in told["receipt"]["processes"]} == {"cookie"}
 
 
 @pytest.mark.slow

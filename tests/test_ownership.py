@@ -342,3 +342,31 @@ rest()
     assert reaped.clean
     assert cage.extinct()
     assert "cgroup" in {outcome.proof for outcome in reaped.outcomes}
+
+
+# -- what cannot die
+
+
+FREEZER = Path("/sys/fs/cgroup/freezer")  # v1: who is frozen in it does not even die of SIGKILL
+
+
+@pytest.mark.skipif(not FREEZER.is_dir(), reason="nothing here makes a process unkillable")
+def test_who_cannot_die_is_reported_and_not_waited_for(cage: Cage) -> None:
+    """As in uninterruptible sleep on a dead disk."""
+    (pid,) = zoo.sleeper(cage)
+    stuck = FREEZER / f"clawstop-test-{os.getpid()}"
+    stuck.mkdir()
+    try:
+        (stuck / "cgroup.procs").write_text(str(pid))
+        (stuck / "freezer.state").write_text("FROZEN")
+        zoo.until(lambda: (stuck / "freezer.state").read_text() == "FROZEN\n")
+        begun = time.monotonic()
+        reaped = reap(cage.mine, grace=0.05, deadline=1.0)
+        assert time.monotonic() - begun < 3
+        assert not reaped.clean
+        assert [(o.ident.pid, o.signal, o.result) for o in reaped.left] == [(pid, "KILL", "alive")]
+        assert f"process {pid} is still alive" in reaped.problems()[0]
+    finally:
+        (stuck / "freezer.state").write_text("THAWED")
+        zoo.until(cage.extinct)
+        stuck.rmdir()

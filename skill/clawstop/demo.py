@@ -141,7 +141,7 @@ async def _play(story: Story, host: EmbeddedHost, progress: Callable[[str], None
         "said": sum(event.kind == "said" for event in later),
         "tools": sum(event.kind == "tool" for event in later),
         "files": _written(workspace) - written,
-        "alive": sum(processes.compare(o.ident) is processes.Sameness.SAME for o in owned),
+        "alive": sum(not processes.gone(one.ident) for one in owned),
     }
     if any(story.after.values()):
         story.failures.append(f"something happened after the stop: {story.after}")
