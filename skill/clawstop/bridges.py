@@ -34,6 +34,10 @@ REDUCED = {
     ),
     "page_stops": "a stop on a page is not seen while no run is alive; use `clawstop stop`",
     "reply_registry": "the host may show a notice of its own for a run that was ended",
+    "cages": (
+        "a process that throws its environment away is found only while its parent lives, or if it "
+        "was seen then; run the gateway as its systemd service, whose cgroup is its own"
+    ),
     "harness_abort": "a subagent's run cannot be ended, only gated; update OpenClaw",
 }
 

@@ -330,6 +330,8 @@ class Engine:
         """Where this gateway's processes are put."""
         folder = cgroups.folder_for(bridge.pid, self.paths.state_id)
         if folder is None:
+            if cgroups.home(bridge.pid) is not None:  # there are cgroups, but not for us
+                bridge.capabilities["cages"] = False
             return {}
         try:
             cgroups.remember(self.paths.cages, folder)
