@@ -213,13 +213,13 @@ def test_the_watch_remembers_who_was_below_an_owned_process(tmp_path: Path, cage
     paths = Paths(tmp_path)
     paths.prepare()
     (child,) = scrubbed_child(cage)
-    watch = Watch(paths, cage.state)
+    watch = Watch(paths, cage.state, lambda: ownership.proofs(paths, []))
     assert len(watch.look()) == 2
     assert not watch.due
     os.kill(cage.children[0].pid, signal.SIGKILL)
     cage.children[0].wait()
     assert ownership.find(cage.mine) == []
-    known = ownership.proofs(paths)
+    known = ownership.proofs(paths, [])
     assert proofs_of(ownership.find(cage.mine, known)) == {child: "seen"}
     assert reap(cage.mine, proofs=known, grace=0).clean
     assert cage.extinct()

@@ -41,7 +41,7 @@ def started(paths: Paths) -> Iterator[list[subprocess.Popen[str]]]:
     """What a test started through `run`; whatever is left of it is ended, and only that."""
     processes_: list[subprocess.Popen[str]] = []
     yield processes_
-    known = ownership.proofs(paths)
+    known = ownership.proofs(paths, [])
     reaping.reap(lambda owner: owner.state == paths.state_id, proofs=known, grace=0)
     for process in processes_:
         process.wait(PATIENCE)
@@ -86,7 +86,7 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def everything(paths: Paths) -> list[processes.Owned]:
-    return ownership.find(lambda o: o.state == paths.state_id, ownership.proofs(paths))
+    return ownership.find(lambda o: o.state == paths.state_id, ownership.proofs(paths, []))
 
 
 # -- as the command
@@ -158,8 +158,9 @@ def test_without_a_set_up_it_says_so(tmp_path: Path) -> None:
     assert "not set up" in done.stderr
 
 
-def test_on_a_terminal_the_command_gets_its_foreground(paths: Paths) -> None:
-    script = "import os; print('fg', os.tcgetpgrp(0) == os.getpgrp(), os.getpid() == os.getpgrp())"
+def test_on_a_terminal_the_command_is_in_its_foreground_with_us(paths: Paths) -> None:
+    """As it would be without us: keys reach it, and job control works."""
+    script = "import os; print('fg', os.tcgetpgrp(0) == os.getpgrp(), os.getppid() == os.getpgrp())"
     pid, terminal = pty.fork()
     if not pid:
         words = ["--agent", "dev1", "--", sys.executable, "-c", script]
@@ -223,7 +224,7 @@ def test_it_is_found_when_it_leaves_everything_behind(
     (one,) = everything(paths)
     assert (one.ident.pid, one.proof) == (daemon, "run")
     reaped = reaping.reap(
-        lambda o: o.state == paths.state_id, proofs=ownership.proofs(paths), grace=0
+        lambda o: o.state == paths.state_id, proofs=ownership.proofs(paths, []), grace=0
     )
     assert reaped.clean
     assert processes.gone(one.ident)
@@ -252,7 +253,7 @@ def test_a_lease_of_its_own_is_a_cage_of_its_own(
         (cage,) = [cage for cage in cgroups.cages([folder]) if any(cgroups.members(cage.path))]
         assert leases.parse(cage.owner.lease).kind == "keep"
     finally:
-        proofs = ownership.proofs(paths)
+        proofs = ownership.proofs(paths, [])
         assert reaping.reap(lambda o: o.state == paths.state_id, proofs=proofs, grace=0).clean
         cgroups.prune([folder], lambda _: True)
 
@@ -280,7 +281,7 @@ time.sleep(60)
     assert line(process) == "ready"
     reaped = reaping.reap(
         lambda o: o.state == paths.state_id,
-        proofs=ownership.proofs(paths),
+        proofs=ownership.proofs(paths, []),
         grace=PATIENCE,
         deadline=20,
     )
@@ -332,11 +333,12 @@ def mark(paths: Paths, *words: str, cookie: str = "") -> subprocess.CompletedPro
 
 def test_a_process_that_runs_already_is_shown_and_marked_with_all_below(paths: Paths) -> None:
     with zoo.cage() as cage:
-        pids = zoo.chain(cage)
+        script = "echo $$; for i in 1 2 3; do sleep 60 & echo $!; done; wait"
+        pids = cage.spawn(["sh", "-c", script], cookie="", births=4)
         top = cage.children[0].pid
         shown = mark(paths, "--pid", str(top), "--agent", "dev1", "--dry-run")
         assert shown.returncode == 0
-        assert len(shown.stdout.splitlines()) == 50
+        assert len(shown.stdout.splitlines()) == 4
         assert everything(paths) == []
         asked = subprocess.run(
             [sys.executable, "-m", "clawstop", "mark", "--pid", str(top), "--agent", "dev1"],
@@ -349,9 +351,9 @@ def test_a_process_that_runs_already_is_shown_and_marked_with_all_below(paths: P
         assert everything(paths) == []
         done = mark(paths, "--pid", str(top), "--agent", "dev1", "--yes", "--json")
         assert done.returncode == 0, done.stderr
-        assert len(json.loads(done.stdout)["processes"]) == 50
+        assert len(json.loads(done.stdout)["processes"]) == 4
         assert {one.ident.pid for one in everything(paths)} == set(pids)
-        known = ownership.proofs(paths)
+        known = ownership.proofs(paths, [])
         assert reaping.reap(lambda o: o.state == paths.state_id, proofs=known, grace=0).clean
         assert cage.extinct()
 
@@ -375,11 +377,20 @@ def test_an_agent_may_not_mark(paths: Paths) -> None:
         assert "for people" in done.stderr
 
 
+def test_another_gateway_s_process_is_not_marked(paths: Paths) -> None:
+    with zoo.cage() as cage:
+        (pid,) = zoo.sleeper(cage)
+        done = mark(paths, "--pid", str(pid), "--agent", "dev1", "--yes")
+        assert done.returncode == 5
+        assert "another OpenClaw state folder" in done.stderr
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_another_user_s_process_is_not_marked(paths: Paths) -> None:
     with zoo.cage() as cage:
         (pid,) = cage.spawn(
-            ["setpriv", "--reuid=65534", "--clear-groups", "sh", "-c", "echo $$; exec sleep 60"]
+            ["setpriv", "--reuid=65534", "--clear-groups", "sh", "-c", "echo $$; exec sleep 60"],
+            cookie="",
         )
         done = mark(paths, "--pid", str(pid), "--agent", "dev1", "--yes")
         assert done.returncode == 5

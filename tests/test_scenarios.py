@@ -64,7 +64,7 @@ class Stage:
 
     def _owned(self, session: str) -> list[Owned]:
         state = self.host.paths.state_id  # other tests use the same session keys at the same time
-        proofs = ownership.proofs(self.host.paths)
+        proofs = ownership.proofs(self.host.paths, [])
         return ownership.find(lambda o: (o.state, o.session) == (state, session), proofs)
 
     def states(self, session: str) -> set[str]:

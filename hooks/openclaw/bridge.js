@@ -18,6 +18,7 @@ const STOP_MS = 120000; // nobody waits for this answer; it only says when to st
 const AGAIN_MS = 200; // before a stop that failed is asked for again
 const EMIT_MS = 500; // far below the host's 15 s
 const FROZEN_LOOK_MS = 100;
+const FROZEN_TELL_MS = 5000; // then the person is told why nothing happens
 const KEPT = 1000; // ended runs, children and traces remembered
 const INPUT = 2000; // characters of a tool's input that the engine is told
 const SETUP = "run `clawstop doctor` to see why";
@@ -307,11 +308,17 @@ export class Bridge {
     if (this.bare.delete(session)) return `clawstop was not ready when this ${tool} was prepared; try it again`;
     const stopped = () => this.mirror.latched(session) || this.dead(run);
     const mirrored = () => (stopped() ? `session ${session} was stopped; this run cannot act any more` : undefined);
-    await this.#thawed(session, stopped, signal);
-    let refusal = mirrored();
-    if (!refusal) {
+    let refusal;
+    for (let frozen = true; frozen; ) {
+      frozen = false;
+      await this.#thawed(session, stopped, signal);
+      refusal = mirrored();
+      if (refusal) break;
       try {
-        refusal = (await this.engine.ask("tool", { id, run, session, tool, input: inputOf(params) }, HOLD_MS)).refusal ?? mirrored();
+        const answer = await this.engine.ask("tool", { id, run, session, tool, input: inputOf(params) }, HOLD_MS);
+        refusal = answer.refusal ?? mirrored();
+        frozen = answer.frozen === true && !signal?.aborted; // it was frozen on the way: wait, and ask again
+        if (frozen) await sleep(FROZEN_LOOK_MS);
       } catch (error) {
         refusal = mirrored() ?? this.#engineDown(session, error);
       }
@@ -322,7 +329,12 @@ export class Bridge {
 
   // A frozen session waits until a person stops or releases it, or its run is aborted.
   async #thawed(session, stopped, signal) {
-    while (this.mirror.frozen(session) && !stopped() && !signal?.aborted) await sleep(FROZEN_LOOK_MS);
+    const since = Date.now();
+    for (let told = false; this.mirror.frozen(session) && !stopped() && !signal?.aborted; await sleep(FROZEN_LOOK_MS)) {
+      if (told || Date.now() - since < FROZEN_TELL_MS) continue;
+      told = true;
+      this.chat.tellFrozen(session);
+    }
   }
 
   #engineDown(session, error) {

@@ -18,6 +18,12 @@ const DOWN = {
   zh: "已停止。clawstop 引擎未运行:引擎恢复后会立即清理进程(请运行 clawstop doctor)。",
 };
 
+const FROZEN = {
+  en: "This agent is frozen: its tools wait. On its machine, `clawstop release` lets it go on and `clawstop stop` ends it.",
+  zh: "该智能体已冻结:工具调用等待中。请在其所在机器上运行 clawstop release 继续,或 clawstop stop 结束。",
+};
+const FROZEN_AGAIN_MS = 600000;
+
 export class Chat {
   #bridge;
   // What a newer instance of the plugin takes over. All by session.
@@ -28,6 +34,7 @@ export class Chat {
     spoke: new Map(), // when a person who may command said something that was no stop
     stops: new Map(), // {at}: the last stop
     answers: new Map(), // the line that takes the place of the host's own
+    told: new Map(), // when the person was told that it is frozen
     resets: new Map(), // [when a /new was typed, and has not been carried out yet]
   };
 
@@ -134,6 +141,15 @@ export class Chat {
   // How the person of a session is reached: where they last wrote from, else on the page.
   routeOf(session) {
     return { session, ...this.memory.heard.get(session)?.route };
+  }
+
+  // Once for each freeze, and not again within a while.
+  tellFrozen(session) {
+    const { told } = this.memory;
+    if (Date.now() - (told.get(session) ?? 0) < FROZEN_AGAIN_MS) return;
+    remember(told, session, Date.now());
+    const chinese = /[\u4e00-\u9fff]/.test(this.memory.heard.get(session)?.text ?? "");
+    this.#bridge.say(this.routeOf(session), chinese ? FROZEN.zh : FROZEN.en);
   }
 
   // -- a stop, however it shows itself

@@ -10,7 +10,7 @@ import { restoreShell } from "./shell.js";
 const VERSION = "0.1.0";
 const KEY = Symbol.for("clawstop.bridge");
 const STOPPED = new Set(["stop", "rpc"]); // why the host says a run was aborted, when a person wanted it
-const FROZEN_MS = 86400000; // how long a tool of a frozen session may wait; the host would go on after 15 s
+const FROZEN_MS = 86400000; // how long a tool of a frozen session may wait; the host would refuse it after 15 s
 const bridge = () => globalThis[KEY].bridge;
 
 function adopt(options) {
@@ -46,7 +46,6 @@ export default {
   register(api) {
     const stateDir = api.runtime?.state?.resolveStateDir?.(process.env) ?? process.env.OPENCLAW_STATE_DIR ?? path.join(os.homedir(), ".openclaw");
     restoreShell(path.join(stateDir, "clawstop", "shell"));
-    delete process.env.CLAWSTOP_COOKIE; // a gateway that a run has started is nobody's, and so is what it starts
     const current = () => api.runtime?.config?.current?.() ?? api.config;
     adopt({
       folder: path.join(stateDir, "clawstop"),
@@ -63,6 +62,7 @@ export default {
     const callOf = (event, ctx) => event.toolCallId ?? ctx.toolCallId ?? "";
 
     api.on("gateway_start", (event, ctx) => {
+      delete process.env.CLAWSTOP_COOKIE; // a gateway that a run has started is nobody's, and so is what it starts
       bridge().cron = ctx?.getCron;
       return bridge().start();
     });

@@ -12,6 +12,7 @@ Receipt = Mapping[str, Any]
 
 SHORT = 60  # characters of a call: a phone shows two lines of it
 MOST = 3  # calls that are named
+SUSPECTS = 10  # and suspects: a person who confirms must have seen them
 
 
 def killed(receipt: Receipt) -> int:
@@ -40,7 +41,9 @@ def lines(receipt: Receipt, lang: str | None = None) -> list[str]:
         told.append(say("not_complete", lang, target=target))
         told += [f"  - {problem}" for problem in receipt["left"]]
         told.append(say("again", lang))
-    if idle(receipt):
+    if receipt.get("trigger") == "/suspects":
+        told.append(say("suspects_ended", lang, killed=killed(receipt), id=id))
+    elif idle(receipt):
         told.append(say("nothing_ran", lang, target=target, id=id))
     else:
         counts = {"runs": len(receipt["runs"]), "killed": killed(receipt)}
@@ -61,21 +64,25 @@ def lines(receipt: Receipt, lang: str | None = None) -> list[str]:
         if drained.get(kind):
             told.append(say(key, lang, count=len(drained[kind])))
     told += _named(receipt.get("leased"), "kept", lang)
-    told += _named(receipt.get("suspects"), "suspected", lang, target=target)
+    told += _named(receipt.get("suspects"), "suspected", lang, SUSPECTS, target=target)
     if receipt["spared"]:
         told.append(say("spared", lang, agents=", ".join(receipt["spared"])))
     return told
 
 
 def _named(
-    rows: Sequence[Mapping[str, Any]] | None, key: str, lang: str | None, **values: str
+    rows: Sequence[Mapping[str, Any]] | None,
+    key: str,
+    lang: str | None,
+    most: int = MOST,
+    **values: str,
 ) -> list[str]:
     """Processes by their commands; an older clawstop wrote none."""
     if not rows:
         return []
-    named = "; ".join(f"{row['pid']} {row['command'][:SHORT]}" for row in rows[:MOST])
-    if len(rows) > MOST:
-        named = say("and_more", lang, calls=named, count=len(rows) - MOST)
+    named = "; ".join(f"{row['pid']} {row['command'][:SHORT]}" for row in rows[:most])
+    if len(rows) > most:
+        named = say("and_more", lang, calls=named, count=len(rows) - most)
     return [say(key, lang, commands=named, **values)]
 
 
@@ -84,12 +91,13 @@ def tree(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     pids = {row["pid"] for row in rows}
     below: dict[int, list[Mapping[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: row["pid"]):
-        below.setdefault(row["parent"] if row["parent"] in pids else 0, []).append(row)
+        parent = row.get("parent", 0)  # an older engine tells none
+        below.setdefault(parent if parent in pids else 0, []).append(row)
     told: list[str] = []
 
     def walk(parent: int, depth: int) -> None:
         for row in below.pop(parent, ()):
-            told.append(f"{'  ' * depth}{row['pid']}  {row['command']}  ({row['proof']})")
+            told.append(f"{'  ' * depth}{row['pid']}  {row['command']}  ({row.get('proof', '?')})")
             walk(row["pid"], depth + 1)
 
     walk(0, 0)

@@ -6,16 +6,17 @@ import os
 
 from . import cookies, ownership, processes
 from .errors import NotPermitted
+from .ownership import Proofs
 
 
-def refuse_owned(caller: int, what: str) -> None:
-    """NotPermitted when `caller`, or any process above it, carries a cookie.
+def refuse_owned(caller: int, what: str, proofs: Proofs) -> None:
+    """NotPermitted when `caller`, or any process above it, is owned.
 
     Such a process may stop agents. It may not undo a stop, nor take the stop button out.
     """
     line = processes.ancestors(caller)
     ours = caller == os.getpid() and cookies.parse(os.environ.get(cookies.VARIABLE, ""))
-    if ours or any(owned.ident in line for owned in ownership.find(lambda _: True)):
+    if ours or any(owned.ident in line for owned in ownership.find(lambda _: True, proofs)):
         raise NotPermitted(
             f"{what} is for people: process {caller}, which asks, was started by an agent's run"
         )

@@ -71,9 +71,7 @@ def folders(file: Path) -> list[Path]:
     """Where cages of this state folder are, or were: a gateway may come back in another place."""
     if not is_private(file):
         return []
-    with contextlib.suppress(OSError, ValueError):
-        return [Path(line) for line in file.read_text(encoding="utf-8").splitlines() if line]
-    return []
+    return [Path(line) for line in file.read_text(encoding="utf-8").splitlines() if line]
 
 
 def remember(file: Path, folder: Path) -> None:
@@ -93,7 +91,7 @@ def cages(folders: Sequence[Path]) -> Iterator[Cage]:
     for folder in folders:
         try:
             names = os.listdir(folder)
-        except OSError:
+        except FileNotFoundError:
             continue
         for name in names:
             owner = cookies.parse(name)
@@ -102,11 +100,14 @@ def cages(folders: Sequence[Path]) -> Iterator[Cage]:
 
 
 def members(cage: Path) -> Iterator[int]:
-    """Everybody in it, also in the cgroups that somebody made inside it. Zombies do not count."""
+    """Everybody in it, also in the cgroups that somebody made inside it. Zombies do not count.
+    OSError when that cannot be read."""
     for folder, _, _ in os.walk(cage):
-        with contextlib.suppress(OSError, ValueError):
-            for pid in Path(folder, "cgroup.procs").read_text().split():
-                yield int(pid)
+        try:
+            pids = Path(folder, "cgroup.procs").read_text().split()
+        except FileNotFoundError:  # taken away meanwhile
+            continue
+        yield from map(int, pids)
 
 
 def holds(cage: Path, cgroup: bytes) -> bool:

@@ -149,11 +149,12 @@ def _print_found(preview: dict[str, Any]) -> None:
         click.echo(f"  {say('run')}  {run['run']}  {run['session']}")
     for line in answers.tree(preview["processes"]):
         click.echo(f"  {say('process')}  {line}")
-    for process in preview["leased"]:
+    for process in preview.get("leased", ()):  # an older engine tells none of these
         click.echo(f"  {say('leased')}  {process['pid']}  {process['lease']}  {process['command']}")
-    for process in preview["suspects"]:
+    for process in preview.get("suspects", ()):
         click.echo(f"  {say('suspect')}  {process['pid']}  {process['command']}")
-    click.echo(f"  {say('strangers', count=preview['strangers'])}")
+    if "strangers" in preview:
+        click.echo(f"  {say('strangers', count=preview['strangers'])}")
 
 
 def _print_receipt(receipt: dict[str, Any]) -> None:
@@ -246,15 +247,21 @@ def freeze(paths: Paths, target: str, as_json: bool) -> None:
     clawstop freeze dev1
     clawstop stop dev1          end it
     clawstop release dev1       let it go on, as if nothing had been
+
+    Exit code 3: something goes on; it says what.
     """
     answer = ask(paths, "freeze", target=target)
     if as_json:
         show(answer)
-        return
-    count = len(answer["frozen"])
-    click.echo(say("frozen", target=answer["target"], count=count))
-    _print_found(answer)
-    click.echo(say("frozen_then", target=target))
+    else:
+        count = len(answer["frozen"])
+        click.echo(say("frozen", target=answer["target"], count=count))
+        _print_found(answer)
+        for problem in answer["left"]:
+            click.echo(say("problem", text=problem))
+        click.echo(say("frozen_then", target=target))
+    if answer["left"]:
+        sys.exit(LEFT)
 
 
 @main.command()
@@ -270,10 +277,13 @@ def release(paths: Paths, target: str, as_json: bool) -> None:
     answer = ask(paths, "release", target=target)
     if as_json:
         show(answer)
-    elif answer["released"]:
+        return
+    if answer["released"]:
         click.echo(say("released", scopes=", ".join(answer["released"])))
-    else:
+    elif not answer.get("frozen"):
         click.echo(say("not_stopped", target=answer["target"]))
+    if answer.get("frozen"):
+        click.echo(say("still_frozen", scopes=", ".join(answer["frozen"])))
 
 
 @main.command()
@@ -322,7 +332,7 @@ def status(paths: Paths, as_json: bool) -> None:
         click.echo(f"{say('gateway')}  {name}  {word}".rstrip())
     for scope in answer["latches"]:
         click.echo(f"{say('is_stopped')}  {scope}")
-    for scope in answer["frozen"]:
+    for scope in answer.get("frozen", ()):
         click.echo(f"{say('is_frozen')}  {scope}")
     for session in answer["sessions"]:
         word = "is_stopped" if session["stopped_since"] else "is_running"

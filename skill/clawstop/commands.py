@@ -11,7 +11,6 @@ from . import (
     leases,
     ownership,
     processes,
-    reaping,
     receipts,
     scopes,
     suspects,
@@ -19,7 +18,7 @@ from . import (
 )
 from .errors import UsageError
 from .params import Params, number, text
-from .processes import Match, Owned
+from .processes import Found, Owned
 from .protocol import Peer
 from .redaction import redact
 
@@ -46,7 +45,7 @@ class Commands:
             target = targets.resolve(name, self._store, agents(), include_main=main)
         caller = _caller(peer, params)
         if params.get("dry_run") is True:
-            return self._preview(target, caller)
+            return await self._preview(target, caller, hard=params.get("grace") == 0)
         grace = params.get("grace")
         request = self._engine.request(
             text(params, "id"),
@@ -62,48 +61,50 @@ class Commands:
     async def freeze(self, peer: Peer | None, params: Params) -> Params:
         """Hold everything where it is, so that a person can look and decide."""
         target = targets.resolve(text(params, "target"), self._store, self._engine.agents())
-        self._store.freeze(target.scopes)
-        cut_off = await self._bridges.push(self._stops.mirror(target.sessions))
         caller = _caller(peer, params)
-        spare = {*processes.ancestors(caller), *self._bridges.idents()}
-        held = await asyncio.to_thread(
-            reaping.suspend, self._owned_by(target), proofs=self._engine.proofs(), spare=spare
-        )
+        spare = processes.ancestors(caller)
+        held, cut_off = await self._engine.freezer.freeze(target.scopes, spare)
+        left = [f"gateway {name} did not answer" for name in cut_off]
+        left += [f"gateway {pid} runs but is not connected" for pid in self._bridges.absent()]
+        left += [f"process {o.ident.pid} goes on: {o.error}" for o in held.outcomes if o.error]
+        if not held.settled:
+            left.append(f"not everybody could be looked for, or new ones kept coming {held.error}")
         return {
-            **self._preview(target, caller),
+            **await self._preview(target, caller, hard=False),
             "dry_run": False,
-            "frozen": [outcome.ident.pid for outcome in held.outcomes],
-            "cut_off": cut_off,
+            "frozen": [o.ident.pid for o in held.outcomes if o.result == "frozen" and not o.error],
+            "left": left,
         }
 
-    async def _thaw(self, target: targets.Target) -> list[str]:
-        """Processes first: a crash before the record is gone only means to do it again."""
-        frozen = self._store.frozen()
-        if not any(s == f or scopes.covers(s, f) for s in target.scopes for f in frozen):
-            return []
-        await asyncio.to_thread(
-            reaping.resume, self._owned_by(target), proofs=self._engine.proofs()
-        )
-        return self._store.thaw(target.scopes)
-
-    def _owned_by(self, target: targets.Target) -> Match:
-        state, inside = self._engine.paths.state_id, [*target.scopes, *target.sessions]
-        return lambda owner: (
-            owner.state == state and any(scopes.covers(scope, owner.session) for scope in inside)
-        )
-
-    def _preview(self, target: targets.Target, caller: int) -> Params:
+    async def _preview(self, target: targets.Target, caller: int, *, hard: bool) -> Params:
+        """What a stop would do; `hard` is one without grace."""
         inside = [*target.scopes, *target.sessions]
         runs = [
             {"run": run, "session": session, "generation": generation}
             for run, session, generation in self._store.live_runs()
             if any(scopes.covers(scope, session) for scope in inside)
         ]
-        owned = ownership.find(self._owned_by(target), self._engine.proofs())
-        wide = any(not scopes.is_session(scope) for scope in target.scopes)
-        dying = [o for o in owned if leases.parse(o.owner.lease).ends(wide=wide, hard=False)]
-        spare = {*processes.ancestors(caller), *self._bridges.idents()}
-        others = suspects.find(self._engine.workspaces(target), {o.ident.pid for o in owned}, spare)
+        lines = [caller, *(ident.pid for ident in self._bridges.idents())]
+        where, state = self._engine.workspaces(target), self._engine.paths.state_id
+
+        def look() -> tuple[list[Owned], list[Found]]:
+            everybody = ownership.find(lambda _: True, self._engine.proofs())
+            known = {one.ident.pid for one in everybody}
+            others = suspects.find(where, known, lines)
+            mine = [o for o in everybody if o.owner.state == state]
+            return [
+                o for o in mine if any(scopes.covers(s, o.owner.session) for s in inside)
+            ], others
+
+        owned, others = await asyncio.to_thread(look)
+        now = hard and scopes.EVERYTHING in target.scopes
+        dying = [
+            one
+            for one in owned
+            if leases.parse(one.owner.lease).ends(
+                wide=scopes.is_wide(target.scopes, one.owner.session), hard=now
+            )
+        ]
         return {
             "dry_run": True,
             "target": target.name,
@@ -111,8 +112,8 @@ class Commands:
             "sessions": target.sessions,
             "spared": target.spared,
             "runs": runs,
-            "processes": [_row(o) for o in dying],
-            "leased": [_row(o) for o in owned if o not in dying],
+            "processes": [_row(one) for one in dying],
+            "leased": [_row(one) for one in owned if one not in dying],
             "suspects": [
                 {"pid": f.ident.pid, "command": redact(f.command)} for f in others if f.ident
             ],
@@ -121,16 +122,17 @@ class Commands:
 
     async def release(self, peer: Peer | None, params: Params) -> Params:
         """Only a person may: a process that a run started is refused, however it got here."""
-        callers.refuse_owned(_caller(peer, params), "release")
+        callers.refuse_owned(_caller(peer, params), "release", self._engine.proofs())
         target = targets.resolve(text(params, "target"), self._store, self._engine.agents())
         lifted = [scope for wide in target.scopes for scope in self._store.release(wide)]
-        lifted += await self._thaw(target)
+        lifted += await self._engine.freezer.thaw(target.scopes)
         await self._bridges.push(self._stops.mirror())
-        return {"target": target.name, "released": lifted}
+        held = {one for key in target.sessions for one in self._engine.freezer.held_by(key)}
+        return {"target": target.name, "released": lifted, "frozen": sorted(held)}
 
     async def restore(self, peer: Peer | None, params: Params) -> Params:
         """Bring back what a stop took away. Only a person may."""
-        callers.refuse_owned(_caller(peer, params), "restore")
+        callers.refuse_owned(_caller(peer, params), "restore", self._engine.proofs())
         id = text(params, "receipt")
         file = self._engine.paths.receipts
         receipt = receipts.find(file, id) if id else next(receipts.latest(file), None)

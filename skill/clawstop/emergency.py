@@ -20,7 +20,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,6 +39,7 @@ from .errors import (
 from .paths import Paths, default_paths, private_folder, read_json, write_private
 from .processes import Ident
 from .protocol import MAX_ANSWER, PROTOCOL, decode, encode
+from .redaction import redact
 from .schema import SCHEMA
 from .store import Store
 from .targets import Target
@@ -108,6 +109,8 @@ class Answer:
                 print(say("emergency_left"))
             for problem in self.body["left"]:
                 print(f"  - {problem}")
+            for process in self.body.get("leased", ()):
+                print(f"  {say('leased')}  {process['pid']}  {process['command']}")
         if not self.json and self.body.get("spared"):
             print(say("spared", agents=", ".join(self.body["spared"])))
 
@@ -191,8 +194,9 @@ def _stop(order: Order, paths: Paths) -> Answer:
             "scopes": target.scopes,
             "spared": target.spared,
             "latched": not problems,
-            "processes": [outcome.as_dict() for outcome in reaped.outcomes],
-            "left": left,
+            "processes": redact([outcome.as_dict() for outcome in reaped.outcomes]),
+            "leased": _leased(order, paths, target, gateways),
+            "left": redact(left),
             "converged": False,
             "ms": {"killed": round((time.perf_counter() - begun) * 1000, 1)},
         },
@@ -284,15 +288,33 @@ def _kill(
 def _owned(order: Order, paths: Paths, target: Target) -> processes.Match:
     state = paths.state_id
     inside = [*target.scopes, *target.sessions]
-    wide = any(not scopes.is_session(scope) for scope in target.scopes)
     hard = order.now and scopes.EVERYTHING in target.scopes
 
     def match(owner: Owner) -> bool:
         if owner.state != state or not any(scopes.covers(s, owner.session) for s in inside):
             return False
+        wide = scopes.is_wide(target.scopes, owner.session)
         return leases.parse(owner.lease).ends(wide=wide, hard=hard)
 
     return match
+
+
+def _leased(
+    order: Order, paths: Paths, target: Target, gateways: frozenset[Ident]
+) -> list[dict[str, Any]]:
+    """What is the target's and lives on."""
+    ends, all_of_it = _owned(order, paths, target), replace(order, now=True)
+    everything = _owned(all_of_it, paths, replace(target, scopes=[*target.scopes, "*"]))
+    try:
+        found = ownership.find(everything, ownership.proofs(paths, gateways))
+    except (OSError, ImportError, ClawstopError):
+        return []
+    inside = [*target.scopes, *target.sessions]
+    return [
+        {"pid": o.ident.pid, "lease": o.owner.lease, "command": redact(o.command)}
+        for o in found
+        if not ends(o.owner) and any(scopes.covers(s, o.owner.session) for s in inside)
+    ]
 
 
 def _engine(paths: Paths) -> list[Ident]:
@@ -304,7 +326,7 @@ def _engine(paths: Paths) -> list[Ident]:
 
 def _preview(order: Order, paths: Paths, target: Target) -> dict[str, Any]:
     made = (paths.root / "state-id").is_file()  # without it no process can have a cookie
-    known = ownership.proofs(paths)
+    known = ownership.proofs(paths, Bridges(paths.bridges).idents())
     found = ownership.find(_owned(order, paths, target), known) if made else []
     return {
         "dry_run": True,
@@ -314,7 +336,8 @@ def _preview(order: Order, paths: Paths, target: Target) -> dict[str, Any]:
         "sessions": target.sessions,
         "spared": target.spared,
         "processes": [
-            {"pid": o.ident.pid, "session": o.owner.session, "command": o.command} for o in found
+            {"pid": o.ident.pid, "session": o.owner.session, "command": redact(o.command)}
+            for o in found
         ],
     }
 

@@ -33,6 +33,7 @@ from .commands import Commands
 from .cookies import Owner
 from .errors import Ambiguous, NotPermitted, ProtocolError, SettingsError, StoreError, UsageError
 from .events import EngineInfo, Message, Output, Run, ToolCall
+from .freezing import Freezer
 from .ledger import Ledger
 from .ownership import Proofs
 from .params import Params, names, number, session_of, text
@@ -71,6 +72,9 @@ class Engine:
         self._configure(None)
         self._ledger = Ledger(clock)
         self.bridges = Bridges(paths.bridges)
+        self.freezer = Freezer(
+            paths, self.store, self.bridges, self.proofs, lambda: self.stops.mirror([])
+        )
         self.stops = Stops(
             state=paths.state_id,
             store=self.store,
@@ -80,10 +84,11 @@ class Engine:
             receipts=paths.receipts,
             settings=lambda: self.settings,
             proofs=self.proofs,
+            freezer=self.freezer,
             workspaces=self.workspaces,
             clock=clock,
         )
-        self._watch = Watch(paths, paths.state_id)
+        self._watch = Watch(paths, paths.state_id, self.proofs)
         self._watching: asyncio.Task[None] | None = None
         self.commands = Commands(self)
         self._roles: dict[Peer, str] = {}
@@ -97,8 +102,7 @@ class Engine:
     async def startup(self) -> None:
         """The latches of every tombstone hold before anybody connects."""
         self._take_tombstones()
-        if frozen := self.store.frozen():
-            self._start(asyncio.to_thread(self._hold, frozen))
+        await self.freezer.hold()
         try:
             self.store.prune()
         except StoreError as error:  # a full disk keeps nobody from stopping an agent
@@ -133,15 +137,6 @@ class Engine:
             self.stops.latch(request)
             if request.id not in self.stops.brakes:  # else the tombstone is all that is on disk
                 file.unlink()
-
-    def _hold(self, frozen: list[str]) -> None:
-        """A crash may have come between the word and the deed."""
-        state = self.paths.state_id
-
-        def held(owner: Owner) -> bool:
-            return owner.state == state and any(scopes.covers(s, owner.session) for s in frozen)
-
-        reaping.suspend(held, proofs=self.proofs(), spare=self.bridges.idents())
 
     def tick(self) -> None:
         """Called again and again while the engine runs."""
@@ -178,6 +173,8 @@ class Engine:
         """A run that takes longer than the person allows is stopped, as they would."""
         minutes = self.settings.max_run_minutes
         for run, session in self.store.overdue(minutes * 60) if minutes else ():
+            if self.freezer.held_by(session):  # somebody is looking at it
+                continue
             id = hashlib.sha256(f"overdue {session} {run}".encode()).hexdigest()[:16]
             if id in self._overdue or self.store.has_stop(id):
                 continue
@@ -198,12 +195,13 @@ class Engine:
         try:
             found = await asyncio.to_thread(self._watch.look)
             self._watch.tidy(self._cage_is_dead)
+            await self.freezer.hold()
             over = {one.owner for one in found if self._outlived(one.owner)}
             if over:
                 log.info("leases are over: %s", ", ".join(sorted(o.session for o in over)))
                 spare = self.bridges.idents()
                 await asyncio.to_thread(
-                    reaping.reap, over.__contains__, proofs=self.proofs(), spare=spare
+                    reaping.reap, over.__contains__, proofs=self.proofs, spare=spare
                 )
         except Exception as error:  # the next look may see more; nothing else waits for this one
             log.error("owned processes cannot be watched: %r", error)
@@ -342,7 +340,8 @@ class Engine:
         return {"cages": str(folder)}
 
     def _cage_is_dead(self, owner: Owner) -> bool:
-        return owner.generation < self.store.generation(owner.session)
+        """Of generation 0 are those of a run that is not bound yet: only a stop ends them."""
+        return 0 < owner.generation < self.store.generation(owner.session)
 
     def _configure(self, config: Any) -> None:
         """Take the plugin's settings; bad ones are reported and the last good ones stay."""
@@ -424,12 +423,13 @@ class Engine:
         refusal = call.standing.refusal
         if not refusal and self.plugins.implements("clawstop_pre_tool"):
             refusal = await self.plugins.gate(call) or self.standing(session, run).refusal
-        if not refusal and any(scopes.covers(scope, session) for scope in self.store.frozen()):
-            refusal = f"session {session} is frozen"  # a bridge that knows waits instead of asking
+        frozen = not refusal and bool(self.freezer.held_by(session))
+        if frozen:
+            refusal = f"session {session} is frozen"  # a bridge that knows waits, and asks again
         note = self._ledger.refused if refusal else self._ledger.allowed
         bound = standing.generation if standing.bound is None else standing.bound
         note(id, session, run, tool, text(params, "input", MAX_INPUT), bound)
-        return {"refusal": refusal}
+        return {"refusal": refusal, "frozen": frozen}
 
     async def on_tool_end(self, peer: Peer, params: Params) -> None:
         self._ledger.finished(text(params, "id"), session_of(params), params.get("ok") is True)
@@ -449,6 +449,8 @@ class Engine:
     async def on_child(self, peer: Peer, params: Params) -> None:
         child, parent = scopes.check_key(text(params, "child")), session_of(params)
         self.store.adopt(child, parent)
+        if self.freezer.held_by(parent) and not self.freezer.held_by(child):
+            self.store.freeze([child])
         await self.bridges.push(self.stops.mirror([child]))
 
     async def on_trace(self, peer: Peer, params: Params) -> None:
@@ -482,7 +484,8 @@ class Engine:
         last = next(
             (r for r in receipts.latest(self.paths.receipts) if session in r["sessions"]), {}
         )
-        named = [Ident(row["pid"], row["start"]) for row in last.get("suspects") or ()]
+        shown = (last.get("suspects") or ())[: answers.SUSPECTS]
+        named = [Ident(row["pid"], row["start"]) for row in shown]
         if not named:
             return {"lines": [say("no_suspects", lang)]}
         id = text(params, "id") or secrets.token_hex(8)

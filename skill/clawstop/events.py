@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,13 +67,13 @@ class Stop:
     state: str  # the id of the state folder: whose cookies count
     grace: float = 0.5
     spare: frozenset[Ident] = field(default_factory=frozenset)
-    proofs: Proofs = NONE
+    proofs: Callable[[], Proofs] = lambda: NONE  # what is known of processes at this moment
 
     def owns(self, owner: Owner) -> bool:
         """True for a process that this stop ends: of a session in it, from a generation that it
         ended, on a lease that does not outlive it."""
         return self.concerns(owner) and leases.parse(owner.lease).ends(
-            wide=any(not scopes.is_session(scope) for scope in self._covering(owner.session)),
+            wide=scopes.is_wide(self.scopes, owner.session),
             hard=self.grace == 0 and scopes.EVERYTHING in self.scopes,
         )
 
@@ -88,7 +88,4 @@ class Stop:
         return self._inside(session) and (newest is None or generation < newest)
 
     def _inside(self, session: str) -> bool:
-        return session in self.bumped or bool(self._covering(session))
-
-    def _covering(self, session: str) -> list[str]:
-        return [scope for scope in self.scopes if scopes.covers(scope, session)]
+        return session in self.bumped or any(scopes.covers(s, session) for s in self.scopes)

@@ -14,7 +14,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import callers
+from . import callers, ownership
+from .bridges import Bridges
 from .errors import ClawstopError, UsageError
 from .paths import Paths, read_json, write_private
 from .settings import resource
@@ -57,7 +58,8 @@ def install(paths: Paths, binary: str | None, *, dry_run: bool) -> Iterator[str]
 
 
 def uninstall(paths: Paths, binary: str | None, *, dry_run: bool) -> Iterator[str]:
-    callers.refuse_owned(os.getpid(), "uninstall")
+    gateways = Bridges(paths.bridges).idents()
+    callers.refuse_owned(os.getpid(), "uninstall", ownership.proofs(paths, gateways))
     openclaw = _find(binary)
     arguments = ["plugins", "uninstall", "clawstop", "--force"]
     yield f"run openclaw {' '.join(arguments)}"

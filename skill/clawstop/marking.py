@@ -4,15 +4,17 @@ record, with all that is below it, and in the cage of its lease where there are 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from . import callers, cgroups, cookies, leases, processes, records, scopes
+from . import callers, cgroups, cookies, leases, ownership, processes, records, scopes
 from .bridges import Bridges
 from .cookies import Owner
 from .errors import NotPermitted, UsageError
 from .paths import Paths, private_folder, read_json, user
-from .processes import Found
+from .processes import Found, Ident
 from .records import MARKED, Record
 
 
@@ -32,17 +34,19 @@ class Mark:
 
 def prepare(paths: Paths, pid: int, agent: str | None, session: str | None, lease: str) -> Mark:
     """What would be marked; an error that says why it may not be."""
-    callers.refuse_owned(os.getpid(), "mark")
+    gateways = Bridges(paths.bridges).idents()
+    callers.refuse_owned(os.getpid(), "mark", ownership.proofs(paths, gateways))
     if bool(agent) == bool(session):
         raise UsageError("whose is it? Name an --agent or a --session, one of them")
     key = scopes.check_key(session or f"agent:{agent}:main")
     private_folder(paths.root)
     owner = Owner(paths.state_id, key, 0, leases.wish(lease))
-    family = [found for one in _tree(pid) if (found := _look(one))]
+    pids = [pid, *processes.descendants(pid)]
+    family = [found for one in pids if (found := _look(one))]
     if not family or family[0].ident is None or family[0].ident.pid != pid:
         raise UsageError(f"there is no process {pid}, or it cannot be looked at")
     for found in family:
-        _refuse(paths, found)
+        _refuse(paths, found, gateways)
     return Mark(owner, family)
 
 
@@ -54,16 +58,14 @@ def carry_out(paths: Paths, mark: Mark) -> None:
             continue
         records.write(paths.owned, found.ident, Record(mark.owner, MARKED))
         if cage and found.owners:  # it is in the cage of its run, which dies as a whole
-            cgroups.join(cage / cookies.format(mark.owner), found.ident.pid)
+            _move(found.ident, cage, cookies.format(mark.owner))
 
 
-def _tree(pid: int) -> list[int]:
-    if processes.LINUX:
-        return [pid, *(one for child in processes.children(pid) for one in _tree(child))]
-    below, found = processes.families_portably(), [pid]
-    for one in found:
-        found += below.get(one, ())
-    return found
+def _move(ident: Ident, folder: Path, name: str) -> None:
+    """Into the cage of its lease. A pid that has become another's on the way is put outside."""
+    cgroups.join(folder / name, ident.pid)
+    if processes.compare(ident) is not processes.Sameness.SAME:
+        cgroups.join(folder.parent, ident.pid)
 
 
 def _look(pid: int) -> Found | None:
@@ -75,13 +77,24 @@ def _look(pid: int) -> Found | None:
         return None
 
 
-def _refuse(paths: Paths, found: Found) -> None:
+def _refuse(paths: Paths, found: Found, gateways: Collection[Ident]) -> None:
     """Nobody may hand over what is not theirs, or what every stop depends on."""
     assert found.ident is not None
     pid = found.ident.pid
     endpoint = read_json(paths.endpoint) or {}
-    never = [*processes.ancestors(os.getpid()), *Bridges(paths.bridges).idents()]
+    never = [*processes.ancestors(os.getpid()), *gateways]
     if pid in (1, endpoint.get("pid")) or pid in (ident.pid for ident in never):
         raise NotPermitted(f"process {pid} is a gateway, clawstop, or what started this command")
-    if processes.LINUX and os.stat(f"/proc/{pid}").st_uid != user():
+    if any(owner.state != paths.state_id for owner in found.owners):
+        raise NotPermitted(f"process {pid} belongs to another OpenClaw state folder")
+    if processes.LINUX and _user_of(pid) not in (None, user()):
         raise NotPermitted(f"process {pid} is another user's")
+
+
+def _user_of(pid: int) -> int | None:
+    """Its real user: a file in /proc belongs to root where the process may not be looked into."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("Uid:")), None)

@@ -2,7 +2,7 @@
 
 In this order, and the first that says anything decides:
 
-    run, marked     a person's or an agent's own word, in a record; holds for all below it
+    run, marked     a person's or an agent's own word, in a record; holds for all `below` it
     cookie          in its environment
     cgroup          it is in the cage of a cookie (Linux)
     seen            it was seen below an owned process while that lived, in a record
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from pathlib import Path
 from . import cgroups, processes, records
 from .cookies import Owner
 from .paths import Paths
-from .processes import LINUX, Found, Ident, Match, Missed, Owned, Stat
+from .processes import LINUX, Found, Ident, Match, Missed, Owned, Sameness, Stat
 from .records import WRAPPER, Record
 
 
@@ -44,10 +44,11 @@ class Proofs:
 
 
 NONE = Proofs()
+Source = Proofs | Callable[[], Proofs]  # what is known, or how it is found out anew
 
 
-def proofs(paths: Paths, strangers: Iterable[Ident] = ()) -> Proofs:
-    """What is on disk at this moment."""
+def proofs(paths: Paths, strangers: Iterable[Ident]) -> Proofs:
+    """What is on disk at this moment. OSError when it cannot be read: then nothing is known."""
     folders = cgroups.folders(paths.cages)
     return Proofs(records.read(paths.owned), folders, frozenset(strangers))
 
@@ -80,9 +81,10 @@ class _Look:
 
     def __init__(self, match: Match, proofs: Proofs, missed: Missed, held: Iterable[Owned]) -> None:
         self.match, self.proofs, self.missed = match, proofs, missed
-        strange = (ident.pid for ident in proofs.strangers if not processes.gone(ident))
+        self.strange = {i.pid for i in proofs.strangers if not processes.gone(i)}
         self.owned = list(held)
-        self.decided = {0, 1, os.getpid(), *strange, *(one.ident.pid for one in self.owned)}
+        self.held = len(self.owned)
+        self.decided = {0, 1, os.getpid(), *self.strange, *(o.ident.pid for o in self.owned)}
 
     def scan(self) -> Iterator[Owned]:
         yield from self._recorded(decides=True)
@@ -109,20 +111,22 @@ class _Look:
 
     def _recorded(self, *, decides: bool) -> Iterator[Owned]:
         known = {i: r for i, r in self.proofs.records.items() if r.decides is decides}
-        alive: list[tuple[int, Owner]] = []
+        alive: list[tuple[Ident, Owner]] = []
         for ident, record in known.items():
             found = None if ident.pid in self.decided else self._look_at_record(ident)
             if found is None:
                 continue
-            alive.append((ident.pid, record.owner))
+            alive.append((ident, record.owner))
             if self._decide(found, record.owner, record.how, wrapper=record.how == WRAPPER):
                 yield self.owned[-1]
         while decides and alive:  # what is below them is theirs, whatever it carries
             parent, owner = alive.pop()
-            for found in self._children_of(parent, owner.state, 0):
+            # Below one that a person has merely pointed at, only who carries nobody's cookie.
+            state = "" if owner.lease == "asked" else owner.state
+            for found in self._children_of(parent, state, 0):
                 assert found.ident is not None
-                alive.append((found.ident.pid, owner))
-                if self._decide(found, owner, f"child of {parent}"):
+                alive.append((found.ident, owner))
+                if self._decide(found, owner, f"below {parent.pid}"):
                     yield self.owned[-1]
 
     def _cookies(self) -> Iterator[Owned]:
@@ -141,10 +145,10 @@ class _Look:
         while done < len(self.owned):
             while done < len(self.owned):
                 parent = self.owned[done]
+                threads = parent.threads if done >= self.held else 0  # it may have more by now
                 done += 1
-                pid, state = parent.ident.pid, parent.owner.state
-                for found in self._children_of(pid, state, parent.threads):
-                    self._settle(found, parent.owner, f"child of {pid}", True)
+                for found in self._children_of(parent.ident, parent.owner.state, threads):
+                    self._settle(found, parent.owner, f"child of {parent.ident.pid}", True)
                     yield self.owned[-1]
             yield from self._sessions()
 
@@ -153,7 +157,7 @@ class _Look:
     def _look_at_record(self, ident: Ident) -> Found | None:
         raise NotImplementedError
 
-    def _children_of(self, parent: int, state: str, threads: int) -> Iterator[Found]:
+    def _children_of(self, parent: Ident, state: str, threads: int) -> Iterator[Found]:
         """Children that are not decided on, and carry nobody else's cookie."""
         raise NotImplementedError
 
@@ -171,11 +175,12 @@ class _Linux(_Look):
 
         return processes.look_at(ident.pid, self.missed.pids, same)
 
-    def _children_of(self, parent: int, state: str, threads: int) -> Iterator[Found]:
+    def _children_of(self, parent: Ident, state: str, threads: int) -> Iterator[Found]:
         def mine(folder: int, stat: Stat, owners: list[Owner]) -> bool:
-            return stat.parent == parent and all(owner.state == state for owner in owners)
+            ours = stat.parent == parent.pid and all(owner.state == state for owner in owners)
+            return ours and processes.compare(parent) is Sameness.SAME  # nobody else has its pid
 
-        for pid in processes.children(parent, threads):
+        for pid in processes.children(parent.pid, threads):
             found = None if pid in self.decided else self._look_at(pid, mine)
             if found:
                 yield found
@@ -189,7 +194,8 @@ class _Linux(_Look):
             def inside(
                 folder: int, stat: Stat, owners: list[Owner], cage: cgroups.Cage = cage
             ) -> bool:
-                return cgroups.holds(cage.path, processes.read_below(folder, "cgroup"))
+                there = cgroups.holds(cage.path, processes.read_below(folder, "cgroup"))
+                return there and not self._below_a_stranger(stat.parent)
 
             for pid in cgroups.members(cage.path):
                 found = None if pid in self.decided else self._look_at(pid, inside)
@@ -208,11 +214,17 @@ class _Linux(_Look):
 
             def led(folder: int, stat: Stat, owners: list[Owner], by: Owned = leader) -> bool:
                 mine = stat.session == by.ident.pid and not owners
-                return mine and processes.compare(by.ident) is processes.Sameness.SAME
+                same = mine and processes.compare(by.ident) is Sameness.SAME
+                return same and not self._below_a_stranger(stat.parent)
 
             if found := self._look_at(pid, led):
                 self._settle(found, leader.owner, f"session of {leader.ident.pid}", True)
                 yield self.owned[-1]
+
+    def _below_a_stranger(self, parent: int) -> bool:
+        if not self.strange:
+            return False
+        return any(ident.pid in self.strange for ident in processes.ancestors(parent))
 
 
 def _session(pid: int) -> int:
@@ -235,17 +247,20 @@ class _Portable(_Look):
         if processes.gone(ident):
             return None
         found = processes.look_portably(ident.pid, self.missed.pids)
-        same = processes.compare(ident) is processes.Sameness.SAME
+        same = processes.compare(ident) is Sameness.SAME
         return found._replace(ident=ident) if found and same else None
 
-    def _children_of(self, parent: int, state: str, threads: int) -> Iterator[Found]:
-        above = processes.ident_of(parent, portable=True)
-        for pid in self._families_seen.get(parent, ()) if above else ():
+    def _children_of(self, parent: Ident, state: str, threads: int) -> Iterator[Found]:
+        for pid in self._families_seen.get(parent.pid, ()):
             found = None
             if pid not in self.decided:
                 found = processes.look_portably(pid, self.missed.pids)
-            if not found or not found.ident or not above or found.parent != parent:
+            if not found or not found.ident or found.parent != parent.pid:
                 continue
             # Windows keeps naming a parent that is gone, whose pid may be another's by now.
-            if found.ident.start >= above.start and all(o.state == state for o in found.owners):
+            younger = type(found.ident.start) is not type(parent.start) or (
+                found.ident.start >= parent.start
+            )
+            same = younger and processes.compare(parent) is Sameness.SAME
+            if same and all(owner.state == state for owner in found.owners):
                 yield found

@@ -11,8 +11,10 @@ is partial.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -247,6 +249,8 @@ def look_at(
     """
     try:
         folder = os.open(f"/proc/{pid}", os.O_RDONLY | _DIRECTORY)
+    except PermissionError:  # hidepid
+        return None
     except _DYING:
         missed.add(pid)
         return None
@@ -256,7 +260,7 @@ def look_at(
             missed.add(pid)
             return None
         same = environ and stat.start < read_since
-        owners = _owners(environ if same else _environ(folder, stat))
+        owners = _owners(environ if same else _environ_or_none(folder, stat))
         if not proves(folder, stat, owners):
             return None
         command = _read("cmdline", folder).rstrip(b"\0").replace(b"\0", b" ")
@@ -282,6 +286,8 @@ def children(pid: int, threads: int = 0) -> list[int]:
 
     Each thread has its own; `threads`, if it is known to be one, saves asking which there are.
     """
+    if not _tells_children():
+        return [one for one in everybody() if (life := _seen(one)) and life.parent == pid]
     found: list[int] = []
     try:
         names = [str(pid)] if threads == 1 else os.listdir(f"/proc/{pid}/task")
@@ -292,8 +298,38 @@ def children(pid: int, threads: int = 0) -> list[int]:
     return found
 
 
+def descendants(pid: int) -> list[int]:
+    """Everybody below a process, as far as they can be seen."""
+    below = None if LINUX else families_portably()
+    found = [pid]
+    for one in found:
+        found += children(one) if below is None else below.get(one, [])
+    return found[1:]
+
+
+@functools.cache
+def _tells_children() -> bool:
+    """Most kernels do; on others everybody is asked for their parent."""
+    return os.path.exists(f"/proc/self/task/{threading.get_native_id()}/children")
+
+
+def _seen(pid: int) -> _Life | None:
+    try:
+        return _life(pid, False)
+    except PermissionError:
+        return None
+
+
 def _has_cookie(folder: int, stat: Stat, owners: list[Owner]) -> bool:
     return bool(owners)
+
+
+def _environ_or_none(folder: int, stat: Stat) -> bytes:
+    """Nothing of one that may not be read (setuid, not dumpable): something else may prove it."""
+    try:
+        return _environ(folder, stat)
+    except PermissionError:
+        return b""
 
 
 def _environ(folder: int, stat: Stat) -> bytes:

@@ -2,8 +2,8 @@
 
 Look, freeze, look again until a look finds nobody new; TERM (or the signal that its lease names)
 and a grace; KILL; look again. One deadline holds for the whole set, and what is alive at the end is
-said to be alive. Cages are frozen and killed as a whole where nobody in them is to be spared:
-nothing forks away from that.
+said to be alive. Cages are frozen and killed as a whole where a whole look found nobody else in
+them: nothing forks away from that.
 
 Linux signals through pidfds, which can never reach a recycled pid. Elsewhere, with
 `portable=True`, and where pidfds cannot be had, the identity is compared right before each signal.
@@ -18,13 +18,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from clawstop import cgroups, leases
 from clawstop.cookies import Owner
-from clawstop.ownership import NONE, Proofs, scan
+from clawstop.ownership import NONE, Source, scan
 from clawstop.processes import Ident, Match, Missed, Owned, Sameness, compare, gone
 
 GRACE = 0.5  # enough to flush and unlock; a person who said stop sees no delay
@@ -109,14 +110,14 @@ class Reaped:
             for o in self.spared
         ]
         if not self.settled and not self.left:
-            found.append(f"new processes kept appearing {self.error}")
+            found.append(f"not everybody could be looked for, or new ones kept coming {self.error}")
         return [problem.strip() for problem in found]
 
 
 def reap(
     match: Match,
     *,
-    proofs: Proofs = NONE,
+    proofs: Source = NONE,
     spare: Collection[Ident] = (),
     grace: float = GRACE,
     deadline: float = DEADLINE,
@@ -136,10 +137,9 @@ def reap(
         if dry_run:
             hunt.look(None)
             return hunt.reaped(not hunt.error, "would")
-        hunt.freeze()
         frozen_by = hunt.began + min(FREEZE, deadline / 2)
         while (look := hunt.look("suspend")) and clock() < frozen_by:
-            pass
+            hunt.freeze()
         if grace > 0:
             hunt.tell()  # all of them before any goes on, so that nobody is restarted
             hunt.send("resume")
@@ -149,21 +149,20 @@ def reap(
         while True:
             # Stopped at sight, killed after the look: the living prove whose their children are.
             new = look and hunt.look("suspend")
-            hunt.kill_cages()
-            hunt.send("kill")
-            hunt.thaw()
-            settled = not new and not hunt.dying()
+            hunt.kill()
+            settled = not new and not hunt.dying() and not hunt.blind
             if settled or clock() >= end:
                 break
             hunt.wait(min(clock() + SLICE, end))
             look = True
         return hunt.reaped(settled, "alive")
     finally:
-        hunt.close()  # after an error the frozen stay frozen: they are condemned, not forgotten
+        hunt.thaw()  # the condemned are stopped one by one; a cage may hold somebody else
+        hunt.close()
 
 
 def suspend(
-    match: Match, *, proofs: Proofs = NONE, spare: Collection[Ident] = (), portable: bool = False
+    match: Match, *, proofs: Source = NONE, spare: Collection[Ident] = (), portable: bool = False
 ) -> Reaped:
     """Stop every process of a matching owner where it is, until `resume`; nothing is ended."""
     hunt = _Hunt(match, proofs, spare, portable, time.monotonic, time.sleep)
@@ -176,7 +175,7 @@ def suspend(
         hunt.close()
 
 
-def resume(match: Match, *, proofs: Proofs = NONE, portable: bool = False) -> Reaped:
+def resume(match: Match, *, proofs: Source = NONE, portable: bool = False) -> Reaped:
     """Let every process of a matching owner go on."""
     hunt = _Hunt(match, proofs, (), portable, time.monotonic, time.sleep)
     try:
@@ -240,14 +239,17 @@ class _Hunt:
     def __init__(
         self,
         match: Match,
-        proofs: Proofs,
+        proofs: Source,
         spare: Collection[Ident],
         portable: bool,
         clock: Callable[[], float],
         sleep: Callable[[float], None],
     ) -> None:
         self.match, self.portable, self.clock, self.sleep = match, portable, clock, sleep
-        self.proofs = proofs
+        self._source = proofs if callable(proofs) else lambda: proofs
+        self.proofs = NONE
+        self.complete = False  # whether the last look saw everybody
+        self.blind = False  # whether somebody was killed before all below them were looked for
         self.spare: dict[int, list[Ident]] = {}
         for ident in spare:
             self.spare.setdefault(ident.pid, []).append(ident)
@@ -264,9 +266,11 @@ class _Hunt:
         """Look once, do this to whoever is new at sight, and say whether to look again."""
         self.looks += 1
         self.error = ""
+        self.complete = False
         missed = Missed()
         new = False
         try:
+            self.proofs = self._source()  # somebody may have been put on record meanwhile
             held, portable = self._held(), self.portable
             look = scan(self.match, self.proofs, held=held, portable=portable, missed=missed)
             for owned in look:
@@ -275,7 +279,7 @@ class _Hunt:
             self.error = str(error)
             self.sleep(TICK)
             return True
-        self.others = missed.others
+        self.complete, self.others = True, missed.others
         self.lost = self.lost or missed.owned
         dead = {ident.pid for ident, target in self.targets.items() if target.died is not None}
         slipped_by = missed.pids - self.missed - dead
@@ -314,7 +318,10 @@ class _Hunt:
     def _is_spared(self, ident: Ident) -> bool:
         # compare, as the two may hold different clocks; in doubt it is spared
         spare = self.spare.get(ident.pid, [])
-        return any(compare(one) is not Sameness.DIFFERENT for one in spare)
+        try:
+            return any(compare(one) is not Sameness.DIFFERENT for one in spare)
+        except OSError:
+            return True
 
     def freeze(self) -> None:
         for cage in self._cages():
@@ -322,19 +329,28 @@ class _Hunt:
 
     def thaw(self) -> None:
         """All of them: one may have been frozen by a reaping that a crash cut off."""
-        for cage in [] if self.portable else cgroups.cages(self.proofs.folders):
-            if self.match(cage.owner):
-                cgroups.freeze(cage.path, False)
+        with suppress(OSError):
+            for cage in [] if self.portable else cgroups.cages(self.proofs.folders):
+                if self.match(cage.owner):
+                    cgroups.freeze(cage.path, False)
 
-    def kill_cages(self) -> None:
+    def kill(self) -> None:
         for cage in self._cages():
             cgroups.kill(cage)
+        self.blind = self.blind or (not self.complete and bool(self.dying()))
+        self.send("kill")
+        self.thaw()
 
     def _cages(self) -> Iterator[Path]:
-        """Those of ours in which everybody is condemned."""
-        for cage in [] if self.portable else cgroups.cages(self.proofs.folders):
-            if self.match(cage.owner) and not any(map(self._may_live, cgroups.members(cage.path))):
-                yield cage.path
+        """Those of ours in which everybody is condemned, as far as a whole look could tell."""
+        if self.portable or not self.complete:
+            return
+        with suppress(OSError):  # who is in it cannot be told: then one by one
+            for cage in cgroups.cages(self.proofs.folders):
+                if not self.match(cage.owner):
+                    continue
+                if not any(map(self._may_live, cgroups.members(cage.path))):
+                    yield cage.path
 
     def _may_live(self, pid: int) -> bool:
         """Whether this pid is one that the reaping may not touch, or somebody else's."""
@@ -423,7 +439,7 @@ class _Target:
                 _signal_by_fd(self.fd, verb)
         except ProcessLookupError:
             self.bury()
-        except PermissionError as error:
+        except OSError as error:  # not ours to signal, or nothing can be opened at the moment
             self.error = str(error)
         else:
             self.error = ""
@@ -435,9 +451,10 @@ class _Target:
                 self.signal = "KILL"
 
     def check(self) -> bool:
-        """Look whether it is dead, and say so."""
-        if self.died is None and gone(self.ident):
-            self.bury()
+        """Look whether it is dead, and say so; who cannot be looked at is not."""
+        with suppress(OSError):
+            if self.died is None and gone(self.ident):
+                self.bury()
         return self.died is not None
 
     def bury(self) -> None:
@@ -471,8 +488,9 @@ def _pidfd(ident: Ident) -> int | None:
         return None
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     enough = limit == resource.RLIM_INFINITY or fd < limit - SPARE_DESCRIPTORS
-    if enough and compare(ident) is Sameness.SAME:
-        return fd
+    with suppress(OSError):
+        if enough and compare(ident) is Sameness.SAME:
+            return fd
     os.close(fd)
     return None
 

@@ -8,20 +8,21 @@ nobody.
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
-import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 from . import cookies
 from .cookies import Owner
 from .paths import is_private
-from .processes import Ident, gone
+from .processes import LINUX, Ident, gone
 
+HALF_SECONDS = 60.0  # a record is written in a millisecond
 WRAPPER = "wrapper"  # `clawstop run` itself: it leaves when its command does
 MARKED = "marked"
-HOWS = (WRAPPER, "run", MARKED, "seen", "asked")
+HOWS = (WRAPPER, "run", MARKED, "below", "seen", "asked")
 
 
 class Record(NamedTuple):
@@ -30,16 +31,17 @@ class Record(NamedTuple):
 
     @property
     def decides(self) -> bool:
-        """A person's word, which is above the cookie; what was merely seen is below it."""
+        """A person's word is above the cookie, also for what was below such a process; what was
+        merely seen below any other owned one is not."""
         return self.how != "seen"
 
 
+@functools.cache
 def boot() -> str:
     """The id of this boot of the machine, which start times count from."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:  # not Linux: start times are of the calendar there
+    if not LINUX:  # start times are of the calendar there
         return "-"
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def write(folder: Path, ident: Ident, record: Record) -> None:
@@ -54,41 +56,45 @@ def write(folder: Path, ident: Ident, record: Record) -> None:
 
 
 def read(folder: Path) -> dict[Ident, Record]:
-    """Every record of this boot."""
-    found = {}
-    for file in _files(folder):
-        one = _parse(file)
-        if one:
-            found[one[0]] = one[1]
-    return found
+    """Every record of this boot. OSError when they cannot be read: that is not "none"."""
+    now = boot()
+    lines = [line for file in _files(folder) if (line := _parse(file))]
+    return {line.ident: line.record for line in lines if line.boot == now}
 
 
 def prune(folder: Path) -> None:
-    """Forget who is gone."""
-    for file in _files(folder):
-        one = _parse(file)
-        if one is None or gone(one[0]):
-            with contextlib.suppress(OSError):
-                file.unlink()
+    """Forget who is gone, and what was half written when its writer died."""
+    now = boot()
+    for file in _files(folder, halves=True):
+        line = None if file.name.startswith(".") else _parse(file)
+        stale = line and (line.boot != now or gone(line.ident))
+        half = file.name.startswith(".") and time.time() - file.stat().st_mtime > HALF_SECONDS
+        if stale or half:
+            file.unlink(missing_ok=True)
 
 
-def _files(folder: Path) -> list[Path]:
+def _files(folder: Path, *, halves: bool = False) -> list[Path]:
     try:
         names = os.listdir(folder)
-    except OSError:
+    except FileNotFoundError:
         return []
-    return [folder / name for name in names if name[:1].isdigit()]
+    return [folder / name for name in names if name[:1].isdigit() or (halves and name[0] == ".")]
 
 
-def _parse(file: Path) -> tuple[Ident, Record] | None:
+class _Line(NamedTuple):
+    boot: str
+    ident: Ident
+    record: Record
+
+
+def _parse(file: Path) -> _Line | None:
+    """None for one that is gone, not ours alone, or no record."""
     if not is_private(file):
         return None
     try:
         at, pid, start, how, cookie = file.read_text(encoding="ascii").split()
-        number = float(start) if "." in start else int(start)
-        ident = Ident(int(pid), number)
-    except (OSError, ValueError):
+        ident = Ident(int(pid), float(start) if "." in start else int(start))
+    except (FileNotFoundError, ValueError):
         return None
     owner = cookies.parse(cookie)
-    on_this = at == boot() or sys.platform != "linux"
-    return (ident, Record(owner, how)) if owner and on_this and how in HOWS else None
+    return _Line(at, ident, Record(owner, how)) if owner and how in HOWS else None

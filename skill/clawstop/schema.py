@@ -52,6 +52,7 @@ CREATE TABLE jobs (
 # What is frozen: its processes are stopped and its tools wait, until it is stopped or released.
 FROZEN = """
 CREATE TABLE frozen (scope TEXT PRIMARY KEY, since REAL NOT NULL) WITHOUT ROWID;
+CREATE INDEX runs_alive ON runs (started) WHERE ended IS NULL;
 """
 # Each takes the database from one version to the next. They only add: an older clawstop opens a
 # newer database and leaves alone what it does not know, unless that says it would lose something.

@@ -9,7 +9,7 @@ A scope is a plain string, so that it can be stored, sent and compared:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .errors import UsageError
@@ -36,6 +36,11 @@ def covers(scope: str, session: str) -> bool:
     if scope in (EVERYTHING, session):
         return True
     return not is_session(scope) and scope == agent_scope(agent_of(session))
+
+
+def is_wide(scopes: Iterable[str], session: str) -> bool:
+    """Whether one of these scopes holds all of the session's agent."""
+    return any(not is_session(scope) and covers(scope, session) for scope in scopes)
 
 
 def latched(mirror: Mapping[str, Any], session: str) -> bool:

@@ -18,15 +18,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from . import cgroups, leases, ownership, processes, reaping, receipts, scopes, suspects
+from . import cgroups, leases, ownership, processes, reaping, receipts, suspects
 from .bridges import Bridges, Drained, Ended
 from .cookies import Owner
-from .errors import StoreError
+from .errors import ClawstopError, StoreError
 from .events import Stop
+from .freezing import Freezer
 from .ledger import Ledger
 from .ownership import Proofs
 from .plugins import Plugins
-from .processes import Found, Ident, Owned
+from .processes import Found, Ident, Match, Owned
 from .records import Record
 from .redaction import redact
 from .settings import Settings
@@ -44,7 +45,8 @@ RETRY_SECONDS = 1.0  # how often a latch that the disk refused is tried again
 
 @dataclass(frozen=True)
 class Request:
-    """Who asked for what. All of it is stored, so that a crash can be made good."""
+    """Who asked for what. It is stored, so that a crash can be made good; but for the suspects:
+    who works in the folder later is somebody else."""
 
     id: str
     target: Target
@@ -62,15 +64,13 @@ class Request:
             "who": self.who,
             "grace": self.grace,
             "spare": [[ident.pid, ident.start] for ident in self.spare],
-            "suspects": self.suspects,
         }
 
     @classmethod
     def parse(cls, id: str, stored: dict[str, Any]) -> Request:
         spare = frozenset(Ident(pid, start) for pid, start in stored["spare"])
         target = Target(**stored["target"])
-        asked = stored.get("suspects") is True  # an older clawstop wrote none
-        return cls(id, target, stored["trigger"], stored["who"], stored["grace"], spare, asked)
+        return cls(id, target, stored["trigger"], stored["who"], stored["grace"], spare)
 
 
 class Stops:
@@ -85,6 +85,7 @@ class Stops:
         receipts: Path,
         settings: Callable[[], Settings],
         proofs: Callable[[], Proofs],
+        freezer: Freezer,
         workspaces: Callable[[Target], list[Path]],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -96,6 +97,7 @@ class Stops:
         self._receipts = receipts
         self._settings = settings
         self._proofs = proofs
+        self._freezer = freezer
         self._workspaces = workspaces
         self._clock = clock
         self._running: dict[str, asyncio.Task[dict[str, Any]]] = {}
@@ -160,26 +162,26 @@ class Stops:
             state=self._state,
             grace=request.grace,
             spare=request.spare | self._bridges.idents(),
-            proofs=self._proofs(),
+            proofs=self._proofs,
         )
         # Beside the rest: what the host itself kills, when it ends a run, is listed too.
-        seen = asyncio.create_task(asyncio.to_thread(ownership.find, stop.concerns, stop.proofs))
+        seen = asyncio.create_task(asyncio.to_thread(self._find, stop.concerns))
         await self._plugins.stop_started(stop)
         ended = await self._bridges.end(request.target.sessions, request.target.scopes)
         lap("ended")
         there = await self._looked(seen)
-        leased = [one for one in there if not stop.owns(one.owner)]
-        drained = await self._drain(request, bumped, {one.owner.session for one in leased})
+        leased = [one for one in there or () if not stop.owns(one.owner)]
+        busy = {one.owner.session for one in leased} if there is not None else bumped.keys()
+        drained = await self._drain(request, bumped, busy)
         lap("drained")
         escalated = await self._escalate(request, ended)
         async with self._slots:
             reaped, failures = await self._plugins.reap(stop)
-            suspected, ended_too = await self._suspects(request, stop, there)
+            suspected, ended_too = await self._suspects(request, stop)
         reaped += ended_too
-        cgroups.prune(stop.proofs.folders, stop.owns)  # a shell that comes late finds no cage
-        problems += await self._thaw(stop)
+        problems += await self._clear_up(stop)
         lap("killed")
-        mine = [one for one in there if stop.owns(one.owner)]
+        mine = [one for one in there or () if stop.owns(one.owner)]
         by_host = reaping.ended_by_host(mine, reaped, time.perf_counter, begun)
 
         problems += ended.unanswered + drained.problems + failures
@@ -214,7 +216,8 @@ class Stops:
         }
         written = self._write(receipt)
         # A gateway that comes back is asked for the rest.
-        again = ended.unanswered or drained.problems or any(rung["ended"] for rung in escalated)
+        away = any(rung["ended"] for rung in escalated)
+        again = ended.unanswered or drained.problems or failures or away
         if not again and request.id not in self.brakes:
             self._store.finish_stop(request.id)
         await self._plugins.stop_finished(written)
@@ -244,51 +247,56 @@ class Stops:
     def _escalation(self) -> str:
         return self._settings().escalate
 
-    async def _looked(self, seen: asyncio.Task[list[Owned]]) -> list[Owned]:
+    async def _looked(self, seen: asyncio.Task[list[Owned]]) -> list[Owned] | None:
         """What was there before the host ended anything; nothing waits long for it."""
         try:
             return await asyncio.wait_for(seen, LOOK_SECONDS)
         except Exception as error:  # the reaper looks again, and says so loudly
             log.error("processes cannot be listed: %r", error)
-            return []
+            return None
 
-    async def _thaw(self, stop: Stop) -> list[str]:
-        """Whoever was frozen and outlives this stop goes on."""
-        frozen = self._store.frozen()
-        if not any(s == f or scopes.covers(s, f) for s in stop.scopes for f in frozen):
-            return []
-        await asyncio.to_thread(reaping.resume, stop.concerns, proofs=stop.proofs)
+    def _find(self, match: Match) -> list[Owned]:
+        return ownership.find(match, self._proofs())
+
+    async def _clear_up(self, stop: Stop) -> list[str]:
+        """A shell that comes late finds no cage; whoever was frozen and outlives this stop goes on.
+        What could not be done is told."""
         try:
-            self._store.thaw(stop.scopes)
-        except StoreError as error:
+            await asyncio.to_thread(cgroups.prune, self._proofs().folders, stop.owns)
+            await self._freezer.thaw([*stop.scopes, *stop.bumped])
+        except (OSError, ClawstopError) as error:
             return [str(error)]
-        await self._bridges.push(self.mirror(list(stop.bumped)))
         return []
 
     async def _suspects(
-        self, request: Request, stop: Stop, there: list[Owned]
+        self, request: Request, stop: Stop
     ) -> tuple[list[dict[str, Any]], list[reaping.Reaped]]:
         """Who else works in the workspace: listed, or ended if that is what was asked for."""
-        known = {one.ident.pid for one in there}
-        spare = stop.spare | frozenset(processes.ancestors(os.getpid()))
         where = self._workspaces(request.target)
+        lines = [ident.pid for ident in stop.spare | self._bridges.idents()]
+
+        def look() -> list[Found]:
+            known = {one.ident.pid for one in self._find(lambda _: True)}
+            return suspects.find(where, known, lines)
+
         try:
-            found = await asyncio.to_thread(suspects.find, where, known, spare)
+            found = await asyncio.to_thread(look)
         except OSError as error:
             log.error("suspects cannot be looked for: %s", error)
             return [], []
         if not request.suspects or not found:
             return [_suspect(one) for one in found], []
         idents = [one.ident for one in found if one.ident]
-        return [], [await self._end_these(idents, request.target.name, spare, request.grace)]
+        return [], [await self._end_these(idents, request.target.name, request.grace)]
 
-    async def _end_these(
-        self, idents: Iterable[Ident], name: str, spare: frozenset[Ident], grace: float
-    ) -> reaping.Reaped:
-        """Processes that a person has named, with what is below them."""
+    async def _end_these(self, idents: Iterable[Ident], name: str, grace: float) -> reaping.Reaped:
+        """Processes that a person has named, with what is below them and nobody's."""
         owner = Owner(self._state, name, 0, "asked")
         asked = {ident: Record(owner, "asked") for ident in idents}
-        proofs = Proofs(records=asked, strangers=self._bridges.idents())
+        gateways = self._bridges.idents()
+        proofs = Proofs(records=asked, strangers=gateways)
+        line = [ident for gateway in gateways for ident in processes.ancestors(gateway.pid)]
+        spare = [*line, *processes.ancestors(os.getpid())]
         return await asyncio.to_thread(
             reaping.reap, owner.__eq__, proofs=proofs, spare=spare, grace=grace
         )
@@ -299,9 +307,7 @@ class Stops:
         """End suspects that an earlier stop has named. Nothing is stopped: what runs by now is
         something else."""
         begun = time.perf_counter()
-        spare = self._bridges.idents() | frozenset(processes.ancestors(os.getpid()))
-        grace = self._settings().grace_ms / 1000
-        reaped = await self._end_these(named, session, spare, grace)
+        reaped = await self._end_these(named, session, self._settings().grace_ms / 1000)
         problems = reaped.problems()
         nothing: dict[str, Any] = {"scopes": [], "spared": [], "sessions": {}, "runs": []}
         nothing |= {"tools": [], "drained": {}, "leased": [], "suspects": []}

@@ -287,8 +287,11 @@ class Store:
         )
 
     def overdue(self, seconds: float) -> list[tuple[str, str]]:
-        """(run, session) of every run that has been alive for longer than this."""
-        query = "SELECT id, session FROM runs WHERE ended IS NULL AND started < ?"
+        """(run, session) of every run that is not dead and has been alive for longer than this."""
+        query = (
+            "SELECT r.id, r.session FROM runs AS r JOIN sessions AS s ON s.key = r.session "
+            "WHERE r.ended IS NULL AND r.started < ? AND r.generation = s.generation"
+        )
         return list(self._db.execute(query, (self._clock() - seconds,)))
 
     def prune(self, days: float = KEPT_DAYS) -> None:

@@ -12,17 +12,22 @@ from pathlib import Path
 
 from . import processes
 from .paths import user
-from .processes import LINUX, Found, Ident, Stat
+from .processes import LINUX, Found, Stat
 
 
-def find(
-    workspaces: Iterable[Path], known: Collection[int], spare: Collection[Ident]
-) -> list[Found]:
-    """Who works in one of these folders, is this user's, and carries nobody's cookie."""
+def find(workspaces: Iterable[Path], known: Collection[int], lines: Iterable[int]) -> list[Found]:
+    """Who works in one of these folders, is this user's, and is nobody's so far.
+
+    `known` are all owned processes, of whomever. `lines` are gateways and callers: neither who
+    started them nor what they started is ever meant.
+    """
     inside = [str(folder.resolve()) for folder in workspaces]
-    never = {0, 1, os.getpid(), *known, *(ident.pid for ident in spare)}
     if not inside:
         return []
+    never = {0, 1, *known}
+    for pid in (os.getpid(), *lines):
+        never |= {ident.pid for ident in processes.ancestors(pid)}
+        never |= {pid, *processes.descendants(pid)}
     look = _linux if LINUX else _portable
     return [found for found in look(inside, never) if found.ident and not found.owners]
 

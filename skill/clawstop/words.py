@@ -57,6 +57,14 @@ TEXTS: dict[str, tuple[str, str]] = {
         "另有进程在其工作目录中运行,无法确认归属:{commands}"
         "(发送 /suspects 或运行 clawstop stop {target} --suspects 可结束它们)",
     ),
+    "suspects_ended": (
+        "suspects ended: {killed}, receipt {id}; nothing else was stopped",
+        "已结束可疑进程 {killed} 个,回执 {id};其他均未停止",
+    ),
+    "still_frozen": (
+        "still frozen: {scopes} (release that)",
+        "仍被冻结:{scopes}(请解除该范围)",
+    ),
     "no_suspects": (
         "the last stop here named no suspects; nothing was ended",
         "此会话上次停止没有列出可疑进程;未结束任何进程",

@@ -4,10 +4,10 @@
                             [--signal INT] -- COMMAND ...
 
 The command is on record before it starts, in the cgroup of its lease where there are any, and in a
-session of its own; on a terminal it gets the foreground instead, as a shell would give it. We stay
-above it: signals go on to it, orphans below it become our children, and we leave as it does. No
-engine is needed. Standard library, and little of that: every long command of an agent waits for
-this. `launch.py` starts it outside the package, whose imports are slow.
+session of its own; on a terminal it stays in our group instead, so that keys and job control work
+as without us. We stay above it: signals go on to it, orphans below it become our children, and we
+leave as it does. No engine is needed. Standard library, and little of that: every long command of
+an agent waits for this. `launch.py` starts it outside the package, whose imports are slow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 else:
     import _signal as signal  # what `signal` is made of, without its names, which take 10 ms
 
@@ -46,11 +46,11 @@ def main(arguments: list[str]) -> int:
         print(f"clawstop run: {error}\n{USAGE}", file=sys.stderr)
         return WRONG_USE
     environ = {**os.environ, "CLAWSTOP_COOKIE": cookie}
-    if sys.platform == "win32":
-        import subprocess
+    if sys.platform != "win32":
+        return Wrapper(cookie).run(command, environ)
+    import subprocess
 
-        return subprocess.call(command, env=environ)
-    return Wrapper(cookie).run(command, environ)
+    return subprocess.call(command, env=environ)
 
 
 # -- what was typed
@@ -77,28 +77,29 @@ def parse(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
 
 def cookie_for(options: dict[str, str]) -> str:
     """Whose it is: as named, or whose we are. What belongs to no run belongs to any stop."""
-    state, generation, session = inherited()
+    own = state_id()
+    generation, session = inherited()
     if options["--session"]:
         session, generation = options["--session"], "0"
     elif options["--agent"] and not session.startswith(f"agent:{options['--agent']}:"):
         session, generation = f"agent:{options['--agent']}:main", "0"
     if not session:
         raise Wrong("whose is it? Name an --agent or a --session")
-    own = state_id()
-    if state != own:
-        generation = "0"
     lease = lease_for(options["--lease"])
     if options["--signal"] != "TERM":
         lease += f"!{options['--signal']}"
     return f"1:{own}:{generation}:{encode(lease)}:{encode(session)}"
 
 
-def inherited() -> tuple[str, str, str]:
-    """State, generation and session of the run that started us; empty when it was none."""
+def inherited() -> tuple[str, str]:
+    """Generation and session of the run of ours that started us; empty when it was none."""
     parts = os.environ.get("CLAWSTOP_COOKIE", "").split(":")
-    if len(parts) != 5 or parts[0] != "1":
-        return "", "0", ""
-    return parts[1], parts[2], decode(parts[4])
+    if len(parts) != 5 or parts[0] != "1" or parts[1] != state_id() or not parts[2].isdigit():
+        return "0", ""
+    try:
+        return parts[2], decode(parts[4])
+    except ValueError:
+        return "0", ""
 
 
 def lease_for(words: str) -> str:
@@ -164,35 +165,36 @@ if sys.platform != "win32":
             become_subreaper()
             self.join_cage()
             self.record(os.getpid(), "wrapper")
-            ours = signal.pthread_sigmask(
-                signal.SIG_BLOCK, _signals()
-            )  # none is lost before the fork
+            passed = _signals()
+            # On a terminal the command stays in our group: the person's keys reach it without us.
+            terminal = os.isatty(0)
+            if terminal:
+                passed = [number for number in passed if number not in (_SIGINT, _SIGQUIT)]
+            # Blocked, and taken one by one in `wait`: a handler could come just before we sleep.
+            watched = [*passed, signal.SIGCHLD]
+            childless = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
             go, start = os.pipe()
             failed, failure = os.pipe()
-            tty = _terminal()
             self.child = os.fork()
             if not self.child:
                 os.close(start)
-                self.become(command, environ, go, failure, tty is None, ours)
+                signal.signal(signal.SIGCHLD, childless)
+                self.become(command, environ, go, failure, terminal, mask)
             os.close(go)
             os.close(failure)
             self.record(self.child, "run")
-            for number in _signals():
-                signal.signal(number, lambda got, _: self.pass_on(got))
-            signal.pthread_sigmask(signal.SIG_SETMASK, ours)
-            if tty is not None:
-                quietly(os.setpgid, self.child, self.child)  # whichever of the two comes first
-                _give(tty, self.child)
+            for number in (_SIGINT, _SIGQUIT) if terminal else ():
+                signal.signal(number, signal.SIG_IGN)
             os.write(start, b"x")
             os.close(start)
-            problem = os.read(failed, 500).decode()
-            status = self.wait(tty)
-            if tty is not None:
-                _give(tty, os.getpgrp())
+            problem = os.read(failed, 2000)
+            status = self.wait(watched)
             self.record_orphans()
             if problem:
-                print(f"clawstop run: {problem}", file=sys.stderr)
-                return NOT_FOUND if "No such file" in problem else NOT_RUNNABLE
+                code, _, told = problem.partition(b" ")
+                os.write(2, b"clawstop run: " + told + b"\n")
+                return int(code)
             return leave_as(status)
 
         def become(
@@ -201,39 +203,36 @@ if sys.platform != "win32":
             environ: dict[str, str],
             go: int,
             failure: int,
-            alone: bool,
+            terminal: bool,
             mask: set[int | signal.Signals],
         ) -> None:
             """In the child: wait until it is on record, then be the command."""
             try:
-                if alone:
+                if not terminal:
                     os.setsid()
-                else:
-                    os.setpgid(0, 0)
                 if not os.read(go, 1):  # our parent died first
                     os._exit(1)
+                for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+                    signal.signal(number, signal.SIG_DFL)
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-                os.execvpe(command[0], command, environ)
+                execute(command, environ)
             except OSError as error:
-                os.write(failure, f"{command[0]}: {error.strerror}".encode())
+                code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_RUNNABLE
+                told = os.fsencode(f"{code} {command[0]}: {error.strerror}")
+                os.write(failure, told[:1000])
             finally:
                 os._exit(1)
 
-        def wait(self, tty: int | None) -> int:
-            """Until the command is over; orphans are waited for on the way."""
+        def wait(self, watched: list[int]) -> int:
+            """Until the command is over: signals go on to it, orphans are buried."""
             while True:
-                pid, status = os.waitpid(-1, 0 if tty is None else os.WUNTRACED)
-                if pid != self.child:
+                number = signal.sigwait(watched)
+                if number != signal.SIGCHLD:
+                    quietly(os.kill, self.child, number)  # not waited for: nobody else has its pid
                     continue
-                if tty is None or not os.WIFSTOPPED(status):
-                    return status
-                _give(tty, os.getpgrp())
-                os.kill(os.getpid(), signal.SIGSTOP)  # the person's shell takes over, until `fg`
-                _give(tty, self.child)
-                os.killpg(self.child, signal.SIGCONT)
-
-        def pass_on(self, number: int) -> None:
-            quietly(os.kill, self.child, number)
+                for pid, status in _buried():
+                    if pid == self.child:
+                        return status
 
         # -- what proves it later
 
@@ -267,20 +266,42 @@ if sys.platform != "win32":
                 start = start_of(pid)
                 with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
                     boot = file.read().strip()
-                folder = os.path.join(root(), "owned")
                 name = f"{pid}-{start}"
-                half = os.path.join(folder, f".{name}.{os.getpid()}")
+                half = os.path.join(root(), "owned", f".{name}.{os.getpid()}")
                 fd = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
                 os.write(fd, f"{boot} {pid} {start} {how} {self.cookie}\n".encode())
                 os.close(fd)
-                os.replace(half, os.path.join(folder, name))
+                os.replace(half, os.path.join(root(), "owned", name))
             except OSError as error:
                 print(f"clawstop run: not on record: {error}", file=sys.stderr)
 
         def record_orphans(self) -> None:
-            """We are their parent until now; afterwards nobody could tell whose they are."""
-            for pid in descendants(os.getpid()):
+            """We are their parent until now; afterwards nobody could tell whose they are. What is
+            somebody else's by now, or a gateway, is left as it is, with all that is below it."""
+            try:
+                known = {
+                    name.partition("-")[0] for name in os.listdir(os.path.join(root(), "owned"))
+                }
+                gateways = os.listdir(os.path.join(root(), "bridges"))
+            except OSError:
+                return
+            known |= {name.partition(".")[0] for name in gateways}
+            todo = children(os.getpid())
+            while todo:
+                pid = todo.pop()
+                if str(pid) in known or cookie_of(pid) not in (None, self.cookie):
+                    continue
                 self.record(pid, "run")
+                todo += children(pid)
+
+    def execute(command: list[str], environ: dict[str, str]) -> None:
+        """Be the command. A script without a first line that names its shell is for sh."""
+        try:
+            os.execvpe(command[0], command, environ)
+        except OSError as error:
+            if error.errno != _ENOEXEC:
+                raise
+            os.execve("/bin/sh", ["sh", *command], environ)
 
     def become_subreaper() -> None:
         if sys.platform == "linux":
@@ -292,7 +313,16 @@ if sys.platform != "win32":
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])
 
-    def descendants(pid: int) -> list[int]:
+    def cookie_of(pid: int) -> str | None:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                entries = file.read().split(b"\0")
+        except OSError:
+            return None
+        texts = [entry[16:] for entry in entries if entry.startswith(b"CLAWSTOP_COOKIE=")]
+        return texts[0].decode("ascii", "replace") if texts else None
+
+    def children(pid: int) -> list[int]:
         found: list[int] = []
         try:
             for thread in os.listdir(f"/proc/{pid}/task"):
@@ -300,7 +330,7 @@ if sys.platform != "win32":
                     found += map(int, file.read().split())
         except OSError:
             return found
-        return [one for child in found for one in (child, *descendants(child))]
+        return found
 
     def leave_as(status: int) -> int:
         """As the command left: with its code, or by its signal."""
@@ -312,6 +342,7 @@ if sys.platform != "win32":
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough
         if number != signal.SIGKILL:
             signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
         os.kill(os.getpid(), number)
         return 128 + number
 
@@ -322,18 +353,18 @@ if sys.platform != "win32":
         except OSError:
             return
 
+    def _buried() -> Iterator[tuple[int, int]]:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            yield pid, status
+
     def _signals() -> list[int]:
         return [getattr(signal, f"SIG{name}") for name in PASSED_ON]
 
-    def _terminal() -> int | None:
-        """The terminal, when we are in its foreground."""
-        try:
-            return 0 if os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp() else None
-        except OSError:
-            return None
-
-    def _give(tty: int, group: int) -> None:
-        """Put a group into the foreground of the terminal; a background one may not ask for it."""
-        before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-        quietly(os.tcsetpgrp, tty, group)
-        signal.signal(signal.SIGTTOU, before)
+    _SIGINT, _SIGQUIT = signal.SIGINT, signal.SIGQUIT
+    _ENOEXEC = 8

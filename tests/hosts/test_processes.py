@@ -178,7 +178,7 @@ def last_with(gateway: Gateway, pid: int) -> dict[str, Any] | None:
 
 
 def test_frozen_tools_wait_and_processes_stand_still_until_the_release(running: Running) -> None:
-    """Longer than the 15 s after which the host would go on without the gate."""
+    """Longer than the 15 s after which the host would give up on the gate."""
     gateway, product = running
     session = "agent:dev1:frozen"
     beat = gateway.workspace("dev1") / "beat"
