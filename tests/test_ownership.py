@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -370,3 +372,182 @@ def test_who_cannot_die_is_reported_and_not_waited_for(cage: Cage) -> None:
         (stuck / "freezer.state").write_text("THAWED")
         zoo.until(cage.extinct)
         stuck.rmdir()
+
+
+# -- what reviews found
+
+
+def test_nothing_is_owned_because_of_a_gateway_that_an_owned_session_holds(cage: Cage) -> None:
+    """A gateway that a run started stays in that run's session, and so does what it starts."""
+    script = (
+        f"{SCRUBBED} sh -c 'echo $$; {SCRUBBED} sh -c \"echo \\$\\$; exec sleep 60\" & wait' & wait"
+    )
+    pids = cage.spawn(["sh", "-c", script], births=2, start_new_session=True)
+    leader = cage.children[0].pid
+    gateway = next(pid for pid in pids if processes.children(pid))
+    (helper,) = set(pids) - {gateway}
+    assert proofs_of(ownership.find(cage.mine)).keys() == {leader, gateway, helper}
+    known = Proofs(strangers=frozenset({ident(gateway)}))
+    assert proofs_of(ownership.find(cage.mine, known)).keys() == {leader}
+
+
+def test_the_watch_records_nobody_because_of_a_gateway(tmp_path: Path, cage: Cage) -> None:
+    paths = Paths(tmp_path)
+    paths.prepare()
+    scrubbed_child(cage)
+    gateway = [ident(cage.children[0].pid)]
+    watch = Watch(paths, cage.state, lambda: ownership.proofs(paths, gateway))
+    assert watch.look() == []
+    assert records.read(paths.owned) == {}
+
+
+def test_the_children_of_a_pid_s_next_holder_are_not_ours(cage: Cage) -> None:
+    """A parent that died after it was met: whoever has its pid now proves nothing."""
+    (child,) = scrubbed_child(cage)
+    parent = ident(cage.children[0].pid)
+    earlier = Owned(Ident(parent.pid, int(parent.start) - 1), cage.owner(), "cookie", 1, "")
+    look = ownership.scan(lambda _: False, held=[earlier])
+    assert [one.ident.pid for one in look] == []
+    assert child in cage.living()
+
+
+def test_children_of_threads_that_came_later_are_found(cage: Cage) -> None:
+    """Each thread has children of its own, and some are started on the way out."""
+    cage.python(
+        """
+import subprocess, threading
+def last(*_):
+    def start():
+        env = {"CAGE": os.environ["CAGE"]}
+        subprocess.Popen(["sleep", "60"], env=env, start_new_session=True)
+        rest()
+    threading.Thread(target=start).start()
+signal.signal(signal.SIGTERM, last)
+here(); rest()
+"""
+    )
+    reaped = reap(cage.mine, grace=1.0)
+    assert reaped.clean
+    assert cage.extinct()
+    assert len(reaped.outcomes) == 2
+
+
+def test_what_goes_on_record_during_the_grace_is_found(tmp_path: Path, cage: Cage) -> None:
+    """As `clawstop run` does for the orphans that its command leaves when it is told to go."""
+    (stranger,) = zoo.sleeper(cage, cookie="")
+    zoo.deaf(cage)
+    looks: list[int] = []
+
+    def known() -> Proofs:
+        looks.append(0)
+        late = {ident(stranger): Record(cage.owner(), "run")} if len(looks) > 2 else {}
+        return Proofs(records=late)
+
+    reaped = reap(cage.mine, proofs=known, grace=0.1)
+    assert reaped.clean
+    assert cage.extinct()
+
+
+def test_a_look_that_failed_is_not_called_clean(cage: Cage) -> None:
+    """Whoever was killed before all below them were looked for may have left somebody."""
+    zoo.deaf(cage)
+    tries: list[int] = []
+
+    def known() -> Proofs:
+        tries.append(0)
+        if len(tries) in (3, 4):
+            raise OSError("no descriptors left")
+        return Proofs()
+
+    reaped = reap(cage.mine, proofs=known, grace=0.05, deadline=2.0)
+    assert cage.extinct()
+    assert not reaped.clean
+
+
+def test_a_leased_one_in_the_cage_of_its_run_is_not_even_frozen(folder: Path, cage: Cage) -> None:
+    home = folder / cookies.format(cage.owner())
+    home.mkdir()
+    daemonized(cage, home)
+    kept = replace(cage.owner(), session="agent:kept:main")
+    (server,) = zoo.sleeper(cage, cookie=cookies.format(kept))
+    assert cgroups.join(home, server)
+    frozen: list[bool] = []
+    real = cgroups.freeze
+
+    def freeze(path: Path, on: bool) -> bool:
+        frozen.append(on)
+        return real(path, on)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cgroups, "freeze", freeze)
+        reap(lambda owner: owner == cage.owner(), proofs=Proofs(folders=[folder]), grace=0.05)
+    assert True not in frozen
+    assert cage.living() == {server}
+
+
+def test_records_that_cannot_be_read_are_not_none_and_stay(
+    tmp_path: Path, cage: Cage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pid,) = zoo.sleeper(cage, cookie="")
+    records.write(tmp_path, ident(pid), Record(cage.owner(), "marked"))
+
+    def unreadable(*_: object, **__: object) -> str:
+        raise OSError("too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", unreadable)
+        with pytest.raises(OSError, match="too many"):
+            records.read(tmp_path)
+        with pytest.raises(OSError, match="too many"):
+            records.prune(tmp_path)
+    assert len(records.read(tmp_path)) == 1
+
+
+def test_who_was_below_a_marked_one_stays_on_its_lease(tmp_path: Path, cage: Cage) -> None:
+    """It carries the cookie of the run; what a person said of its parent is above that."""
+    paths = Paths(tmp_path)
+    paths.prepare()
+    (child,) = cage.spawn(["sh", "-c", "sh -c 'echo $$; exec sleep 60' & wait"])
+    kept = replace(cage.owner(), lease="keep:99999999")
+    records.write(paths.owned, ident(cage.children[0].pid), Record(kept, "marked"))
+    watch = Watch(paths, cage.state, lambda: ownership.proofs(paths, []))
+    watch.look()
+    os.kill(cage.children[0].pid, signal.SIGKILL)
+    cage.children[0].wait()
+    (one,) = ownership.find(cage.mine, ownership.proofs(paths, []))
+    assert (one.ident.pid, one.owner, one.proof) == (child, kept, "below")
+
+
+def test_without_children_files_everybody_is_asked_for_their_parent(
+    cage: Cage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (child,) = scrubbed_child(cage)
+    monkeypatch.setattr(processes, "_tells_children", lambda: False)
+    parent = cage.children[0].pid
+    assert proofs_of(ownership.find(cage.mine))[child] == f"child of {parent}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_one_that_cannot_be_read_is_known_by_its_parent(cage: Cage) -> None:
+    """As ssh-agent, or a binary that may only be run: its environment is root's to read."""
+    place = Path(tempfile.mkdtemp(prefix="clawstop-test-"))
+    try:
+        place.chmod(0o755)
+        shutil.copy("/bin/sleep", place / "sleep")
+        (place / "sleep").chmod(0o111)
+        environ = {cookies.VARIABLE: cookies.format(cage.owner()), "CAGE": cage.state}
+        script = f"""
+import sys; sys.path[:0] = {sys.path!r}
+import os, subprocess
+from clawstop import reaping
+os.setgid(65534); os.setuid(65534)
+command = ["/bin/sh", "-c", "{place}/sleep 60 & echo $!; wait"]
+shell = subprocess.Popen(command, env={environ!r}, stdout=subprocess.PIPE, text=True)
+child = int(shell.stdout.readline())
+reaped = reaping.reap(lambda o: o.state == {cage.state!r}, grace=0.1)
+print(reaped.clean, [o.proof for o in reaped.outcomes if o.ident.pid == child])
+"""
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.stdout.startswith("True ['child of "), done.stdout + done.stderr
+    finally:
+        shutil.rmtree(place)

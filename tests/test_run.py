@@ -395,3 +395,72 @@ def test_another_user_s_process_is_not_marked(paths: Paths) -> None:
         done = mark(paths, "--pid", str(pid), "--agent", "dev1", "--yes")
         assert done.returncode == 5
         assert "another user" in done.stderr
+
+
+# -- what reviews found
+
+
+def test_a_nested_lease_outlives_the_outer_wrapper(
+    paths: Paths, started: list[subprocess.Popen[str]]
+) -> None:
+    """Who leaves puts its orphans on record, but not those who are on their own already."""
+    inner = " ".join(LAUNCH) + " --agent dev1 --lease keep:1h -- sh -c 'echo ready; exec sleep 60'"
+    process = start(paths, started, "--agent", "dev1", "--", "sh", "-c", f"{inner} & sleep 1")
+    assert line(process) == "ready"
+    assert process.wait(PATIENCE) == 0
+    kinds = {leases.parse(one.owner.lease).kind for one in everything(paths)}
+    assert kinds == {"keep"}
+
+
+def test_another_gateway_s_process_is_not_put_on_record(
+    paths: Paths, started: list[subprocess.Popen[str]]
+) -> None:
+    other = cookies.format(Owner("abcd", SESSION, 1))
+    script = f"CLAWSTOP_COOKIE={other} sh -c 'echo ready; exec sleep 3' & sleep 0.5"
+    process = start(paths, started, "--agent", "dev1", "--", "sh", "-c", script)
+    assert line(process) == "ready"
+    assert process.wait(PATIENCE) == 0
+    assert everything(paths) == []
+
+
+def test_a_daemon_that_is_started_on_the_way_out_is_found(
+    paths: Paths, started: list[subprocess.Popen[str]]
+) -> None:
+    script = (
+        "trap 'env -i setsid sh -c \"(sleep 60 &)\"; exit 0' TERM; echo ready; "
+        "while :; do sleep 0.05; done"
+    )
+    process = start(paths, started, "--agent", "dev1", "--", "sh", "-c", script)
+    assert line(process) == "ready"
+    reaped = reaping.reap(
+        lambda o: o.state == paths.state_id,
+        proofs=lambda: ownership.proofs(paths, []),
+        grace=3.0,
+        deadline=15,
+    )
+    assert reaped.clean
+    assert [o for o in reaped.outcomes if o.command == "sleep 60"]
+    assert everything(paths) == []
+
+
+def test_the_command_s_signals_are_as_without_us(paths: Paths) -> None:
+    """Python ignores SIGPIPE; and a caller may ignore SIGCHLD."""
+    done = run(paths, "--agent", "dev1", "--", "sh", "-c", "grep SigIgn /proc/$$/status")
+    assert done.stdout.split() == ["SigIgn:", "0" * 16]
+    script = f"trap '' CHLD; {' '.join(LAUNCH)} --agent dev1 -- sh -c 'exit 7'"
+    asked = subprocess.run(["bash", "-c", script], env=environ(paths), capture_output=True)
+    assert (asked.returncode, asked.stderr) == (7, b"")
+
+
+def test_a_script_without_a_first_line_is_for_sh(paths: Paths, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("echo hello $1\n")
+    script.chmod(0o755)
+    assert run(paths, "--agent", "dev1", "--", str(script), "you").stdout == "hello you\n"
+
+
+@pytest.mark.parametrize("cookie", ["1:ab:1:run:%ZZ", "1:x:y:z:w", "1:::::", "nonsense"])
+def test_a_cookie_that_makes_no_sense_is_none(paths: Paths, cookie: str) -> None:
+    done = run(paths, "--", "true", cookie=cookie)
+    assert done.returncode == 2
+    assert "whose is it" in done.stderr

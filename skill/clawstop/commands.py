@@ -84,13 +84,13 @@ class Commands:
             for run, session, generation in self._store.live_runs()
             if any(scopes.covers(scope, session) for scope in inside)
         ]
-        lines = [caller, *(ident.pid for ident in self._bridges.idents())]
+        gateways, spare = self._bridges.idents(), processes.ancestors(caller)
         where, state = self._engine.workspaces(target), self._engine.paths.state_id
 
         def look() -> tuple[list[Owned], list[Found]]:
             everybody = ownership.find(lambda _: True, self._engine.proofs())
             known = {one.ident.pid for one in everybody}
-            others = suspects.find(where, known, lines)
+            others = suspects.find(where, known, gateways, spare)
             mine = [o for o in everybody if o.owner.state == state]
             return [
                 o for o in mine if any(scopes.covers(s, o.owner.session) for s in inside)

@@ -28,6 +28,9 @@ from clawstop.cookies import Owner
 from clawstop.ownership import NONE, Source, scan
 from clawstop.processes import Ident, Match, Missed, Owned, Sameness, compare, gone
 
+if sys.platform != "win32":
+    import resource
+
 GRACE = 0.5  # enough to flush and unlock; a person who said stop sees no delay
 DEADLINE = 10.0  # exit of a process with much memory or on a slow disk; longer means stuck in I/O
 FREEZE = 2.0  # a fork bomb of 1,500 freezes in about one second; past that KILL is kinder
@@ -480,8 +483,6 @@ def _pidfd(ident: Ident) -> int | None:
     """Open a pidfd on this very process; None where that cannot be had."""
     if sys.platform != "linux" or isinstance(ident.start, float):
         return None
-    import resource
-
     try:
         fd = os.pidfd_open(ident.pid)
     except (OSError, AttributeError):  # dead, old kernel, seccomp, or out of descriptors

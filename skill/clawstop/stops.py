@@ -273,11 +273,11 @@ class Stops:
     ) -> tuple[list[dict[str, Any]], list[reaping.Reaped]]:
         """Who else works in the workspace: listed, or ended if that is what was asked for."""
         where = self._workspaces(request.target)
-        lines = [ident.pid for ident in stop.spare | self._bridges.idents()]
+        gateways = self._bridges.idents()
 
         def look() -> list[Found]:
             known = {one.ident.pid for one in self._find(lambda _: True)}
-            return suspects.find(where, known, lines)
+            return suspects.find(where, known, gateways, stop.spare)
 
         try:
             found = await asyncio.to_thread(look)

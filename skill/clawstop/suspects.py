@@ -12,20 +12,25 @@ from pathlib import Path
 
 from . import processes
 from .paths import user
-from .processes import LINUX, Found, Stat
+from .processes import LINUX, Found, Ident, Stat
 
 
-def find(workspaces: Iterable[Path], known: Collection[int], lines: Iterable[int]) -> list[Found]:
+def find(
+    workspaces: Iterable[Path],
+    known: Collection[int],
+    gateways: Collection[Ident],
+    spare: Collection[Ident],
+) -> list[Found]:
     """Who works in one of these folders, is this user's, and is nobody's so far.
 
-    `known` are all owned processes, of whomever. `lines` are gateways and callers: neither who
-    started them nor what they started is ever meant.
+    `known` are all owned processes, of whomever. Neither who started a gateway or us, nor what a
+    gateway started, is ever meant; nor are the spared.
     """
     inside = [str(folder.resolve()) for folder in workspaces]
     if not inside:
         return []
-    never = {0, 1, *known}
-    for pid in (os.getpid(), *lines):
+    never = {0, 1, *known, *(ident.pid for ident in spare)}
+    for pid in (os.getpid(), *(ident.pid for ident in gateways)):
         never |= {ident.pid for ident in processes.ancestors(pid)}
         never |= {pid, *processes.descendants(pid)}
     look = _linux if LINUX else _portable
