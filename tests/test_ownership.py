@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import zoo
-from clawstop import cgroups, cookies, leases, ownership, processes, records
+from clawstop import cgroups, cookies, leases, ownership, processes, records, suspects
 from clawstop.cookies import Owner
 from clawstop.ownership import Proofs
 from clawstop.paths import Paths
@@ -311,7 +311,7 @@ def test_a_gateway_that_a_run_has_started_is_taken_out_of_its_cage(
     gateway = daemonized(cage, home)
     made = cgroups.folder_for(gateway, "ffff")
     assert made == folder.parent / "clawstop-ffff"
-    assert list(cgroups.members(home)) == []
+    zoo.until(lambda: list(cgroups.members(home)) == [])  # who brought it up is on their way out
     made.rmdir()
 
 
@@ -551,3 +551,29 @@ print(reaped.clean, [o.proof for o in reaped.outcomes if o.ident.pid == child])
         assert done.stdout.startswith("True ['child of "), done.stdout + done.stderr
     finally:
         shutil.rmtree(place)
+
+
+# -- suspects
+
+
+def test_suspects_are_nobody_s_and_no_gateway_s(tmp_path: Path, cage: Cage) -> None:
+    (editor,) = zoo.sleeper(cage, cookie="", cwd=tmp_path)
+    (owned,) = zoo.sleeper(cage, cwd=tmp_path)
+    (known,) = zoo.sleeper(cage, cookie="", cwd=tmp_path)
+    zoo.sleeper(cage, cookie="")
+    script = "sh -c 'echo $$; exec sleep 60' & wait"
+    (helper,) = cage.spawn(["sh", "-c", script], cookie="", cwd=tmp_path)
+    gateway = ident(cage.children[-1].pid)
+    found = suspects.find([tmp_path], {known}, [gateway], [])
+    assert [one.ident.pid for one in found if one.ident] == [editor]
+    assert suspects.find([tmp_path], {known}, [gateway], [ident(editor)]) == []
+    everybody = suspects.find([tmp_path], {known}, [], [])
+    assert {one.ident.pid for one in everybody if one.ident} == {editor, helper, gateway.pid}
+    assert owned not in {one.ident.pid for one in everybody if one.ident}
+
+
+def test_a_folder_that_only_begins_alike_is_another(tmp_path: Path, cage: Cage) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "workshop").mkdir()
+    zoo.sleeper(cage, cookie="", cwd=tmp_path / "workshop")
+    assert suspects.find([tmp_path / "work"], (), [], []) == []

@@ -242,6 +242,43 @@ async def frozen_work_is_stopped_for_good(stage: Stage) -> None:
     await stage.until(A, "said")
 
 
+async def a_wider_freeze_holds_what_a_narrower_release_names(stage: Stage) -> None:
+    commands = stage.server.engine.commands
+    await stage.host.send(A, "work")
+    await stage.until(A, "tool", 2)
+    await commands.freeze(None, {"target": "a", "pid": 1})
+    await commands.freeze(None, {"target": A, "pid": 1})
+    released = await commands.release(None, {"target": A, "pid": 1})
+    assert released["frozen"] == ["agent:a"]
+    assert stage.states(A) == {"T"}
+    released = await commands.release(None, {"target": "a", "pid": 1})
+    assert (released["released"], released["frozen"]) == (["agent:a"], [])
+    assert "T" not in stage.states(A)
+
+
+async def a_subagent_that_is_born_frozen_waits_too(stage: Stage) -> None:
+    engine = stage.server.engine
+    await stage.host.send(A, "short")
+    await stage.until(A, "ended")
+    await engine.commands.freeze(None, {"target": A, "pid": 1})
+    (peer,) = [bridge.peer for bridge in engine.bridges]
+    await engine.on_child(peer, {"child": "agent:a:subagent:1", "session": A})
+    assert engine.freezer.held_by("agent:a:subagent:1")
+    await engine.commands.release(None, {"target": A, "pid": 1})
+    assert not engine.freezer.held_by("agent:a:subagent:1")
+
+
+async def who_starts_after_the_freeze_is_stopped_too(stage: Stage) -> None:
+    engine = stage.server.engine
+    await stage.host.send(A, "work")
+    await stage.until(A, "tool", 2)
+    engine.store.freeze([A])
+    async with asyncio.timeout(10):
+        while stage.states(A) != {"T"}:
+            engine.tick()
+            await asyncio.sleep(0.1)
+
+
 async def what_was_frozen_when_the_engine_died_is_frozen_again(stage: Stage) -> None:
     await stage.host.send(A, "work")
     await stage.until(A, "tool", 2)
@@ -299,6 +336,9 @@ async def a_lease_that_is_over_ends_what_outlived_its_run(stage: Stage) -> None:
         frozen_work_goes_on_after_its_release,
         frozen_work_is_stopped_for_good,
         what_was_frozen_when_the_engine_died_is_frozen_again,
+        a_wider_freeze_holds_what_a_narrower_release_names,
+        a_subagent_that_is_born_frozen_waits_too,
+        who_starts_after_the_freeze_is_stopped_too,
         a_run_that_takes_too_long_is_stopped_and_told,
         a_lease_that_is_over_ends_what_outlived_its_run,
         stopping_a_leaves_b_running,

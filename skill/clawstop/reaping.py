@@ -28,8 +28,19 @@ from clawstop.cookies import Owner
 from clawstop.ownership import NONE, Source, scan
 from clawstop.processes import Ident, Match, Missed, Owned, Sameness, compare, gone
 
-if sys.platform != "win32":
+if sys.platform == "win32":
+
+    def _descriptors() -> float:
+        return float("inf")
+
+else:
     import resource
+
+    def _descriptors() -> float:
+        """How many this process may have."""
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return float("inf") if limit == resource.RLIM_INFINITY else limit
+
 
 GRACE = 0.5  # enough to flush and unlock; a person who said stop sees no delay
 DEADLINE = 10.0  # exit of a process with much memory or on a slow disk; longer means stuck in I/O
@@ -487,8 +498,7 @@ def _pidfd(ident: Ident) -> int | None:
         fd = os.pidfd_open(ident.pid)
     except (OSError, AttributeError):  # dead, old kernel, seccomp, or out of descriptors
         return None
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    enough = limit == resource.RLIM_INFINITY or fd < limit - SPARE_DESCRIPTORS
+    enough = fd < _descriptors() - SPARE_DESCRIPTORS
     with suppress(OSError):
         if enough and compare(ident) is Sameness.SAME:
             return fd

@@ -30,9 +30,10 @@ def find(
     if not inside:
         return []
     never = {0, 1, *known, *(ident.pid for ident in spare)}
-    for pid in (os.getpid(), *(ident.pid for ident in gateways)):
-        never |= {ident.pid for ident in processes.ancestors(pid)}
-        never |= {pid, *processes.descendants(pid)}
+    never |= {ident.pid for ident in processes.ancestors(os.getpid())}
+    for gateway in gateways:
+        never |= {ident.pid for ident in processes.ancestors(gateway.pid)}
+        never |= {*processes.descendants(gateway.pid)}
     look = _linux if LINUX else _portable
     return [found for found in look(inside, never) if found.ident and not found.owners]
 
