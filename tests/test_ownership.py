@@ -544,6 +544,7 @@ os.setgid(65534); os.setuid(65534)
 command = ["/bin/sh", "-c", "{place}/sleep 60 & echo $!; wait"]
 shell = subprocess.Popen(command, env={environ!r}, stdout=subprocess.PIPE, text=True)
 child = int(shell.stdout.readline())
+while not open(f"/proc/{{child}}/cmdline").read().startswith("{place}"): pass
 reaped = reaping.reap(lambda o: o.state == {cage.state!r}, grace=0.1)
 print(reaped.clean, [o.proof for o in reaped.outcomes if o.ident.pid == child])
 """

@@ -239,7 +239,7 @@ def _why_blank(pid: int, missed: set[int]) -> Literal["nobody", "starting", "hid
 
 
 def look_at(
-    pid: int, missed: set[int], proves: Proves, environ: bytes = b"", read_since: int = 0
+    pid: int, missed: set[int], proves: Proves, environ: bytes | None = None, read_since: int = 0
 ) -> Found | None:
     """Look at one process closely; None when it is dying, hidden, or `proves` says no.
 
@@ -256,11 +256,12 @@ def look_at(
         return None
     try:
         stat = _stat(pid, folder)
-        if stat.dead or (not stat.env_end and stat.state in _BUSY):
+        if not environ or stat.start >= read_since:
+            environ = _environ_or_none(folder, stat)
+        if stat.dead or (environ is not None and not stat.env_end and stat.state in _BUSY):
             missed.add(pid)
             return None
-        same = environ and stat.start < read_since
-        owners = _owners(environ if same else _environ_or_none(folder, stat))
+        owners = _owners(environ or b"")
         if not proves(folder, stat, owners):
             return None
         command = _read("cmdline", folder).rstrip(b"\0").replace(b"\0", b" ")
@@ -324,12 +325,12 @@ def _has_cookie(folder: int, stat: Stat, owners: list[Owner]) -> bool:
     return bool(owners)
 
 
-def _environ_or_none(folder: int, stat: Stat) -> bytes:
-    """Nothing of one that may not be read (setuid, not dumpable): something else may prove it."""
+def _environ_or_none(folder: int, stat: Stat) -> bytes | None:
+    """None of one that may not be read (setuid, not dumpable): something else may prove it."""
     try:
         return _environ(folder, stat)
     except PermissionError:
-        return b""
+        return None
 
 
 def _environ(folder: int, stat: Stat) -> bytes:
