@@ -360,6 +360,45 @@ def test_stops_are_told_in_chat_and_only_to_who_may_command(place: Paths) -> Non
     asyncio.run(scenario())
 
 
+def test_a_frozen_tool_waits_and_the_person_is_told_why(place: Paths) -> None:
+    heard = {"id": "m1", "text": "开始", "route": {"channel": "telegram", "to": "42"}}
+
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            assert await bridge.tool("r1") is None
+            await bridge.chat("heard", S, heard)
+            commands = server.engine.commands
+            await commands.freeze(None, {"target": S, "pid": 1})
+            waiting = asyncio.create_task(bridge.tool("r1"))
+            await bridge.until("said")
+            assert not waiting.done()
+            [[to, text]] = await bridge.said()
+            assert (to, "已冻结" in text) == ("42", True)
+            await commands.release(None, {"target": S, "pid": 1})
+            assert await asyncio.wait_for(waiting, WAIT) is None
+            (connected,) = server.engine.bridges
+            connected.tell(S, ["stopped", "for good"])
+            while len(await bridge.said()) < 2:
+                await asyncio.sleep(0.02)
+            assert (await bridge.said())[1] == ["42", "stopped\nfor good"]
+
+    asyncio.run(scenario())
+
+
+def test_a_frozen_tool_that_is_stopped_is_refused(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            assert await bridge.tool("r1") is None
+            await server.engine.commands.freeze(None, {"target": S, "pid": 1})
+            waiting = asyncio.create_task(bridge.tool("r1"))
+            await asyncio.sleep(0.3)
+            assert not waiting.done()
+            await stop(server, S)
+            assert "stopped" in str(await asyncio.wait_for(waiting, WAIT))
+
+    asyncio.run(scenario())
+
+
 def test_new_is_typed_once_and_carried_out_once(place: Paths) -> None:
     turn = {"CommandTurn": {"authorized": True, "commandName": "new"}, "text": "/new"}
 
