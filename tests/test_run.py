@@ -152,6 +152,19 @@ def test_wrong_use_is_said_in_a_sentence(paths: Paths, words: list[str], told: s
     assert "usage:" in done.stderr
 
 
+def test_help_is_the_same_however_it_is_asked_for(paths: Paths) -> None:
+    short = run(paths, "--help")
+    assert (short.returncode, short.stderr) == (0, "")
+    assert "clawstop run --agent dev1 -- npm run build" in short.stdout
+    whole = subprocess.run(
+        [sys.executable, "-m", "clawstop", "run", "--help"],
+        env={**environ(paths), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert whole.stdout == short.stdout
+
+
 def test_without_a_set_up_it_says_so(tmp_path: Path) -> None:
     done = run(Paths(tmp_path / "none"), "--agent", "dev1", "--", "true")
     assert done.returncode == 2
@@ -439,7 +452,7 @@ def test_a_daemon_that_is_started_on_the_way_out_is_found(
         deadline=15,
     )
     assert reaped.clean
-    assert [o for o in reaped.outcomes if o.command == "sleep 60"]
+    assert [o for o in reaped.outcomes if "sleep 60" in o.command and o.proof == "run"]
     assert everything(paths) == []
 
 

@@ -164,26 +164,14 @@ def _print_receipt(receipt: dict[str, Any]) -> None:
         click.echo(line)
 
 
-@main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@main.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS] -- COMMAND...")
 @click.pass_obj
 def run(paths: Paths, words: tuple[str, ...]) -> None:
-    """Start COMMAND as an agent's own, so that a stop finds it wherever it goes.
-
-    \b
-    clawstop run --agent dev1 -- npm run build
-    clawstop run --agent dev1 --lease keep:8h -- python3 -m http.server
-    clawstop run --signal INT -- python3 train.py
-
-    \b
-    --agent ID, --session KEY   whose it is [default: whose run started this]
-    --lease run                 it dies with the stop of that run (default)
-    --lease agent               only with a stop of the whole agent
-    --lease keep:8h             it lives so long (90s, 30m, 8h, 2d), unless `everything --now`
-    --signal INT                it is sent SIGINT instead of SIGTERM
-
-    Leaves as the command leaves. 126, 127: the command cannot be started, is not there.
-    """
+    """Start COMMAND as an agent's own, so that a stop finds it: see `clawstop run --help`."""
     os.environ["OPENCLAW_STATE_DIR"] = str(paths.openclaw)
     script = str(Path(__file__).with_name("launch.py"))
     command = [sys.executable, "-I", "-S", script, *words]

@@ -27,6 +27,20 @@ USAGE = (
     "usage: clawstop run [--agent ID] [--session KEY] [--lease run|agent|keep:8h] "
     "[--signal INT] -- COMMAND ..."
 )
+HELP = f"""{USAGE}
+
+Start COMMAND as an agent's own, so that a stop finds it wherever it goes.
+
+  clawstop run --agent dev1 -- npm run build
+  clawstop run --agent dev1 --lease keep:8h -- python3 -m http.server
+
+--agent ID, --session KEY   whose it is [default: whose run started this]
+--lease run                 it dies with the stop of that run (default)
+--lease agent               only with a stop of the whole agent
+--lease keep:8h             it lives so long (90s, 30m, 8h, 2d), unless `stop everything --now`
+--signal INT                it is sent SIGINT instead of SIGTERM
+
+Leaves as the command leaves. 126, 127: the command cannot be started, is not there."""
 NOT_FOUND, NOT_RUNNABLE, WRONG_USE = 127, 126, 2
 PASSED_ON = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "CONT", "WINCH")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -39,6 +53,9 @@ class Wrong(Exception):
 
 
 def main(arguments: list[str]) -> int:
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(HELP)
+        return 0
     try:
         options, command = parse(arguments)
         cookie = cookie_for(options)
