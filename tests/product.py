@@ -43,8 +43,11 @@ NO_END = (
 NO_KILL = (
     Patch(
         "hooks/clawstop_hooks/reaper.py",
-        "[reaping.reap(stop.owns, proofs=stop.proofs, spare=stop.spare, grace=stop.grace)]",
-        "[]",
+        """reaped = reaping.reap(
+        stop.owns, proofs=stop.proofs, spare=stop.spare, grace=stop.grace, signal=stop.signal
+    )
+    return [reaped]""",
+        "return []",
     ),
     # The host ends a task's process, if it can, when the task is cancelled.
     Patch("hooks/openclaw/bridge.js", "drain.cancelTasks(this.api, sessions, execs)", "[]"),

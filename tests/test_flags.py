@@ -89,3 +89,14 @@ def test_no_content_is_more_than_a_flag_or_none(tmp_path: Path, content: bytes) 
 def test_half_a_flag_is_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "agent-stop-half.flag").write_text(content)
     assert sessions(tmp_path, time.time()) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "told"), [("SIGINT", "INT"), ("SIGTERM", "TERM"), ("SIGKILL", "TERM"), (7, "TERM")]
+)
+def test_a_flag_says_how_processes_are_told_to_leave(
+    tmp_path: Path, written: Any, told: str
+) -> None:
+    flag(tmp_path, signal=written)
+    (found,) = flags.fresh([tmp_path], NOW, {})
+    assert found.signal == told

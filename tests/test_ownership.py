@@ -554,6 +554,30 @@ print(reaped.clean, [o.proof for o in reaped.outcomes if o.ident.pid == child])
         shutil.rmtree(place)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can hide processes")
+def test_where_processes_are_hidden_one_s_own_are_found(cage: Cage) -> None:
+    """A /proc that shows nobody but one's own processes, as some servers have it."""
+    environ = {cookies.VARIABLE: cookies.format(cage.owner()), "CAGE": cage.state}
+    script = f"""
+import sys; sys.path[:0] = {sys.path!r}
+import os, subprocess
+from clawstop import processes, reaping
+os.setgid(65534); os.setuid(65534)
+assert not os.path.exists("/proc/1"), "hidden"
+shell = subprocess.Popen(["/bin/sh", "-c", "sleep 60 & echo; wait"], env={environ!r}, stdout=-1)
+shell.stdout.readline()
+reaped = reaping.reap(lambda o: o.state == {cage.state!r}, grace=0.1)
+print(reaped.clean, len(reaped.outcomes))
+"""
+    inside = 'mount -t proc -o hidepid=2 proc /proc && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", inside, "sh", sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "True 2\n", done.stdout + done.stderr
+
+
 # -- suspects
 
 

@@ -305,6 +305,12 @@ def test_a_process_that_leaves_on_term_may_save_its_work_and_is_not_killed(
     assert outcome.ms < zoo.BIRTH * 1000, "nobody waits for the rest of a grace"
 
 
+def test_a_gentler_word_is_sent_instead_of_term(cage: Cage, portable: bool) -> None:
+    zoo.sleeper(cage)
+    outcome = only(reap(cage.mine, signal="INT", grace=zoo.BIRTH, deadline=20, portable=portable))
+    assert (outcome.signal, outcome.result) == ("INT", "dead")
+
+
 def test_a_process_that_ignores_term_is_killed_after_the_grace(cage: Cage, portable: bool) -> None:
     zoo.deaf(cage)
     outcome = only(reap(cage.mine, grace=0.1, portable=portable))

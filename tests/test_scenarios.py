@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import sys
 import time
@@ -12,11 +13,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psutil
 import pytest
 import zoo
-from clawstop import ownership, wrapping
+from clawstop import ownership, receipts, wrapping
 from clawstop.embedded import EmbeddedHost, Exec, Say, Script
 from clawstop.paths import Paths
 from clawstop.processes import Owned
@@ -40,6 +42,9 @@ ZOO = {
     "a daemon": "(setsid sh -c '{sleep} & :' &)",
     "a daemon without a cookie": "(env -i setsid sh -c '({sleep} &) ; :' &)",
     "behind nohup": "nohup {sleep} &",
+    "forking as fast as it can": (
+        "f() {{ [ $1 -gt 6 ] || {{ f $(($1+1)) & f $(($1+1)) & }}; {sleep}; }}; f 0"
+    ),
     "deep down": 'sh -c \'sh -c "sh -c \\"{sleep}; :\\"; :"; :\'',
 }
 
@@ -242,6 +247,20 @@ async def frozen_work_is_stopped_for_good(stage: Stage) -> None:
     await stage.until(A, "said")
 
 
+async def a_stop_flag_may_ask_for_a_gentler_word(stage: Stage) -> None:
+    await stage.host.send(A, "work")
+    await stage.until(A, "tool", 2)
+    content = {"sessionId": A, "timestamp": int(time.time() * 1000), "signal": "SIGINT"}
+    file = stage.host.paths.flags / f"agent-stop-{quote(A, safe='')}.flag"
+    file.write_text(json.dumps(content))
+    stage.server.engine.tick()
+    await stage.until(A, "told")
+    receipt = next(receipts.latest(stage.host.paths.receipts))
+    assert (receipt["trigger"], receipt["converged"]) == ("stop flag", True)
+    assert "INT" in {row["signal"] for row in receipt["processes"]}
+    assert "TERM" not in {row["signal"] for row in receipt["processes"]}
+
+
 async def a_wider_freeze_holds_what_a_narrower_release_names(stage: Stage) -> None:
     commands = stage.server.engine.commands
     await stage.host.send(A, "work")
@@ -336,6 +355,7 @@ async def a_lease_that_is_over_ends_what_outlived_its_run(stage: Stage) -> None:
         frozen_work_goes_on_after_its_release,
         frozen_work_is_stopped_for_good,
         what_was_frozen_when_the_engine_died_is_frozen_again,
+        a_stop_flag_may_ask_for_a_gentler_word,
         a_wider_freeze_holds_what_a_narrower_release_names,
         a_subagent_that_is_born_frozen_waits_too,
         who_starts_after_the_freeze_is_stopped_too,

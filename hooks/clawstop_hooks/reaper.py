@@ -6,4 +6,7 @@ from clawstop.events import Stop
 
 @hookimpl
 def clawstop_reap(stop: Stop) -> list[reaping.Reaped]:
-    return [reaping.reap(stop.owns, proofs=stop.proofs, spare=stop.spare, grace=stop.grace)]
+    reaped = reaping.reap(
+        stop.owns, proofs=stop.proofs, spare=stop.spare, grace=stop.grace, signal=stop.signal
+    )
+    return [reaped]

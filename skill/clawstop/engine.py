@@ -167,7 +167,8 @@ class Engine:
             self._flags.add(flag.stop)
             who = f"stop flag: {flag.reason}" if flag.reason else "stop flag"
             target = targets.session(session, self.store)
-            self._start(self._stop_and_tell(self.request(flag.stop, target, "stop flag", who)))
+            request = self.request(flag.stop, target, "stop flag", who)
+            self._start(self._stop_and_tell(replace(request, signal=flag.signal)))
 
     def _stop_overdue(self) -> None:
         """A run that takes longer than the person allows is stopped, as they would."""

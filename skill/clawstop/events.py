@@ -68,6 +68,7 @@ class Stop:
     grace: float = 0.5
     spare: frozenset[Ident] = field(default_factory=frozenset)
     proofs: Callable[[], Proofs] = lambda: NONE  # what is known of processes at this moment
+    signal: str = "TERM"  # what they are told to leave with; "INT" where a stop flag says so
 
     def owns(self, owner: Owner) -> bool:
         """True for a process that this stop ends: of a session in it, from a generation that it

@@ -34,6 +34,7 @@ class Flag:
     session: str  # as the file's name has it
     reason: str
     at: float
+    signal: str = "TERM"  # what processes are told to leave with
 
     @property
     def names(self) -> list[str]:
@@ -112,4 +113,5 @@ def _read(file: Path, session: str) -> Flag | None:
     if isinstance(written, int | float) and not isinstance(written, bool):
         at = max(0, min(written, MAX_TIME)) / 1000
     reason = str(content.get("reason") or "")[:200].encode(errors="replace").decode()
-    return Flag(session, reason, at)
+    polite = content.get("signal") in ("SIGINT", "INT")
+    return Flag(session, reason, at, "INT" if polite else "TERM")

@@ -135,6 +135,7 @@ def reap(
     spare: Collection[Ident] = (),
     grace: float = GRACE,
     deadline: float = DEADLINE,
+    signal: str = "TERM",
     portable: bool = False,
     dry_run: bool = False,
     clock: Callable[[], float] = time.monotonic,
@@ -143,9 +144,11 @@ def reap(
     """End every process whose owner matches, except the spared and the caller itself.
 
     A caller that may run inside what it stops spares `processes.ancestors(os.getpid())`.
-    `grace` 0 kills at once. `dry_run` looks once, signals nobody, and answers "would".
+    `grace` 0 kills at once. `signal` is "INT" for a gentler word than TERM. `dry_run` looks once,
+    signals nobody, and answers "would".
     """
     hunt = _Hunt(match, proofs, spare, portable, clock, sleep)
+    hunt.gentle = signal == "INT"
     end = hunt.began + deadline
     try:
         if dry_run:
@@ -263,6 +266,7 @@ class _Hunt:
         self._source = proofs if callable(proofs) else lambda: proofs
         self.proofs = NONE
         self.complete = False  # whether the last look saw everybody
+        self.gentle = False  # whether everybody is told to leave with INT
         self.blind = False  # whether somebody was killed before all below them were looked for
         self.spare: dict[int, list[Ident]] = {}
         for ident in spare:
@@ -375,7 +379,7 @@ class _Hunt:
         """Tell everybody to leave, each in the way it wants; a wrapper leaves with its command."""
         for target in self._newest_first():
             if not target.owned.wrapper:
-                target.send(target.farewell)
+                target.send("interrupt" if self.gentle else target.farewell)
 
     def send(self, verb: Verb) -> None:
         """Do this to everybody who is not dead, descendants before their parents."""

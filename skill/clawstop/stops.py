@@ -55,6 +55,7 @@ class Request:
     grace: float
     spare: frozenset[Ident] = field(default_factory=frozenset)
     suspects: bool = False  # end those too
+    signal: str = "TERM"  # what processes are told to leave with, unless their lease says
     at: float | None = None  # when it was said, if that was earlier than now
 
     def dump(self) -> dict[str, Any]:
@@ -64,13 +65,16 @@ class Request:
             "who": self.who,
             "grace": self.grace,
             "spare": [[ident.pid, ident.start] for ident in self.spare],
+            "signal": self.signal,
         }
 
     @classmethod
     def parse(cls, id: str, stored: dict[str, Any]) -> Request:
         spare = frozenset(Ident(pid, start) for pid, start in stored["spare"])
         target = Target(**stored["target"])
-        return cls(id, target, stored["trigger"], stored["who"], stored["grace"], spare)
+        told = stored.get("signal", "TERM")  # an older clawstop wrote none
+        about = stored["trigger"], stored["who"], stored["grace"]
+        return cls(id, target, *about, spare, signal=told)
 
 
 class Stops:
@@ -163,6 +167,7 @@ class Stops:
             grace=request.grace,
             spare=request.spare | self._bridges.idents(),
             proofs=self._proofs,
+            signal=request.signal,
         )
         # Beside the rest: what the host itself kills, when it ends a run, is listed too.
         seen = asyncio.create_task(asyncio.to_thread(self._find, stop.concerns))

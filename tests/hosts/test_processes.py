@@ -25,6 +25,15 @@ Running = tuple[Gateway, Product]
 
 NUMBERS = itertools.count(57_300)  # a sleep of its own for each, so that each can be told
 
+# Two hundred, as fast as they can be forked; then each sleeps.
+BOMB = """python3 -I -S -c "import os
+r, w = os.pipe(); os.set_blocking(r, False); os.write(w, b'x' * 200)
+while True:
+    try: os.read(r, 1)
+    except BlockingIOError: os.execvp('sleep', ['sleep', '{n}'])
+    os.fork()"
+"""
+
 # What hides, and how: {n} is how long it sleeps.
 ZOO = {
     "in the background": ("sleep {n}", {"background": True}),
@@ -42,6 +51,7 @@ ZOO = {
         "n=0; f() {{ if [ $1 -gt 60 ]; then exec sleep {n}; fi; (f $(($1+1))); :; }}; f 0",
         {"background": True},
     ),
+    "forking as fast as it can": (BOMB, {"background": True}),
     "an agent below the agent": (
         "python3 -c \"import subprocess, time; subprocess.Popen(['sleep', '{n}'], env={{}}, "
         'start_new_session=True); time.sleep(600)"',
