@@ -29,7 +29,7 @@ class Patch:
 
 
 NO_GATE = (
-    Patch("skill/clawstop/engine.py", 'return {"refusal": refusal,', 'return {"refusal": None,'),
+    Patch("skill/clawstop/engine.py", 'return {"refusal": refusal}', 'return {"refusal": None}'),
     Patch(
         "hooks/openclaw/bridge.js", "return refusal;\n  }\n\n  // A frozen", "}\n\n  // A frozen"
     ),

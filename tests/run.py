@@ -20,6 +20,8 @@ PYTHON = [sys.executable, "-X", "utf8", "-m"]
 def main() -> int:
     # A background job ignores Ctrl-C, and so would everything it starts: tests press it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if sys.platform != "win32":
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nor a hangup, behind nohup
     parser = argparse.ArgumentParser(prog="clawstop test", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="under a minute: no gateway, no set-up"

@@ -430,7 +430,7 @@ class Engine:
         note = self._ledger.refused if refusal else self._ledger.allowed
         bound = standing.generation if standing.bound is None else standing.bound
         note(id, session, run, tool, text(params, "input", MAX_INPUT), bound)
-        return {"refusal": refusal, "frozen": frozen}
+        return {"refusal": refusal} | ({"frozen": True} if frozen else {})
 
     async def on_tool_end(self, peer: Peer, params: Params) -> None:
         self._ledger.finished(text(params, "id"), session_of(params), params.get("ok") is True)
