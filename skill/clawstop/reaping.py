@@ -62,9 +62,8 @@ _READABLE = getattr(select, "POLLIN", 1)  # a pidfd is readable when its process
 
 _POLL_PROVES = sys.platform == "linux" and _kernel() >= (6, 16)
 NotDead = Literal["would", "alive", "frozen"]
-Verb = Literal[
-    "suspend", "terminate", "interrupt", "resume", "kill"
-]  # psutil's words, which Windows has too
+# psutil's words, which Windows has too, but for one
+Verb = Literal["suspend", "terminate", "interrupt", "resume", "kill"]
 
 
 @dataclass(frozen=True)
@@ -100,8 +99,8 @@ class Outcome:
 class Reaped:
     """The end of a reaping: `left` are those of `outcomes` that are not dead.
 
-    `settled` is False when no look came back empty before the deadline; `error` says why the last
-    look failed, if it did.
+    `settled` is False when no look came back empty before the deadline, or when somebody had to be
+    killed after a look that failed; `error` says why the last one did.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -167,12 +166,12 @@ def reap(
             # Stopped at sight, killed after the look: the living prove whose their children are.
             new = look and hunt.look("suspend")
             hunt.kill()
-            settled = not new and not hunt.dying() and not hunt.blind
-            if settled or clock() >= end:
+            quiet = not new and not hunt.dying()
+            if quiet or clock() >= end:
                 break
             hunt.wait(min(clock() + SLICE, end))
             look = True
-        return hunt.reaped(settled, "alive")
+        return hunt.reaped(quiet and not hunt.blind, "alive")
     finally:
         hunt.thaw()  # the condemned are stopped one by one; a cage may hold somebody else
         hunt.close()

@@ -278,6 +278,8 @@ class Stops:
     ) -> tuple[list[dict[str, Any]], list[reaping.Reaped]]:
         """Who else works in the workspace: listed, or ended if that is what was asked for."""
         where = self._workspaces(request.target)
+        if not where:
+            return [], []
         gateways = self._bridges.idents()
 
         def look() -> list[Found]:
