@@ -326,6 +326,44 @@ print(cgroups.folder_for(os.getpid(), "ab"))
     assert done.stdout == "None\n", done.stderr
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can hand a cgroup over")
+def test_without_root_a_delegated_subtree_is_enough(cage: Cage) -> None:
+    """What systemd gives the service of a user: a cgroup of their own, with whatever is in it."""
+    own = cgroups.home(os.getpid())
+    assert own is not None
+    given = own / f"test-{secrets.token_hex(4)}"
+    given.mkdir()
+    for file in (given, given / "cgroup.procs", given / "cgroup.subtree_control"):
+        os.chown(file, 65534, 65534)
+    environ = {"CAGE": cage.state, "PATH": "/usr/bin:/bin"}
+    script = f"""
+import sys; sys.path[:0] = {sys.path!r}
+import os, subprocess
+from clawstop import cgroups, cookies, ownership, reaping
+from clawstop.cookies import Owner
+open("{given}/cgroup.procs", "w").write(str(os.getpid()))
+os.setgid(65534); os.setuid(65534)
+owner = Owner({cage.state!r}, "agent:a:main", 1)
+folder = cgroups.folder_for(os.getpid(), owner.state)
+cage = folder / cookies.format(owner)
+cage.mkdir()
+daemon = "(setsid sh -c '(sleep 60 >/dev/null 2>&1 &)' >/dev/null 2>&1 &)"
+subprocess.run(["sh", "-c", f"echo 0 > '{{cage}}/cgroup.procs'; {{daemon}}"], env={environ!r})
+while not list(cgroups.members(cage)): pass
+proofs = ownership.Proofs(folders=[folder])
+reaped = reaping.reap(lambda o: o == owner, proofs=proofs, grace=0.1)
+print(reaped.clean, {{o.proof for o in reaped.outcomes}})
+cgroups.prune([folder], lambda _: True)
+"""
+    try:
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.stdout.startswith("True {"), done.stdout + done.stderr
+        assert "'cgroup'" in done.stdout
+    finally:
+        zoo.until(cage.extinct)
+        given.rmdir()
+
+
 def test_a_fork_bomb_without_a_cookie_dies_in_its_cage(folder: Path, cage: Cage) -> None:
     home = folder / cookies.format(cage.owner())
     home.mkdir()
