@@ -103,7 +103,7 @@ export class Bridge {
   // What an older instance of this plugin knew.
   inherit({ mirror, runs, ended, children, traces = new Map(), cron, state, settings, cages, askEmit, chat, pending = new Map() }) {
     Object.assign(this, { runs, ended, children, traces, cron, state, settings, cages, askEmit });
-    this.chat.memory = chat?.memory ?? this.chat.memory;
+    this.chat.memory = { ...this.chat.memory, ...chat?.memory }; // an older one knew less
     this.mirror.first = mirror.first ?? 0;
     for (const part of ["latches", "sessions", "brakes"]) for (const [key, value] of mirror[part]) this.mirror[part].set(key, value);
     this.mirror.freezes = mirror.freezes ?? [];
