@@ -412,7 +412,7 @@ def test_who_cannot_die_is_reported_and_not_waited_for(cage: Cage) -> None:
         stuck.rmdir()
 
 
-# -- what reviews found
+# -- what is easily got wrong
 
 
 def test_nothing_is_owned_because_of_a_gateway_that_an_owned_session_holds(cage: Cage) -> None:

@@ -410,7 +410,7 @@ def test_another_user_s_process_is_not_marked(paths: Paths) -> None:
         assert "another user" in done.stderr
 
 
-# -- what reviews found
+# -- what is easily got wrong
 
 
 def test_a_nested_lease_outlives_the_outer_wrapper(

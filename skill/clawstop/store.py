@@ -462,15 +462,10 @@ class Store:
             self._frozen = [row[0] for row in rows]
         return self._frozen
 
-    def thaw(self, inside: Iterable[str]) -> list[str]:
-        """Lift what is frozen in these scopes; returns the scopes that were."""
-        wide = list(inside)
-        lifted = [f for f in self.frozen() if any(s == f or scopes.covers(s, f) for s in wide)]
-        if lifted:
-            with self._transaction():
-                self._db.executemany("DELETE FROM frozen WHERE scope = ?", ((s,) for s in lifted))
+    def thaw(self, lifted: Iterable[str]) -> None:
+        with self._transaction():
+            self._db.executemany("DELETE FROM frozen WHERE scope = ?", ((s,) for s in lifted))
         self._frozen = None
-        return lifted
 
     # -- the mirror
 
