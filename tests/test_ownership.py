@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import zoo
@@ -521,6 +522,26 @@ def test_a_leased_one_in_the_cage_of_its_run_is_not_even_frozen(folder: Path, ca
         reap(lambda owner: owner == cage.owner(), proofs=Proofs(folders=[folder]), grace=0.05)
     assert True not in frozen
     assert cage.living() == {server}
+
+
+def test_no_cage_is_killed_that_no_whole_look_has_seen(
+    folder: Path, cage: Cage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = folder / cookies.format(cage.owner())
+    home.mkdir()
+    kept = replace(cage.owner(), session="agent:kept:main")
+    (server,) = zoo.sleeper(cage, cookie=cookies.format(kept))
+    assert cgroups.join(home, server)
+
+    def unreadable(*_: object, **__: object) -> NoReturn:
+        raise OSError("no descriptors left")
+
+    monkeypatch.setattr(processes, "listed", unreadable)
+    known = Proofs(folders=[folder])
+    reaped = reap(lambda o: o == cage.owner(), proofs=known, grace=0, deadline=0.3)
+    assert not reaped.clean
+    assert cage.living() == {server}
+    assert zoo.state(server) in "SR"
 
 
 def test_records_that_cannot_be_read_are_not_none_and_stay(

@@ -390,6 +390,16 @@ def test_an_agent_may_not_mark(paths: Paths) -> None:
         assert "for people" in done.stderr
 
 
+def test_an_agent_may_not_mark_by_throwing_its_cookie_away(paths: Paths) -> None:
+    with zoo.cage() as cage:
+        (pid,) = zoo.sleeper(cage, cookie="")
+        clean = ["env", "-i", f"PYTHONPATH={os.pathsep.join(sys.path)}"]
+        command = [*clean, f"OPENCLAW_STATE_DIR={paths.openclaw}", sys.executable, "-m", "clawstop"]
+        words = ["mark", "--pid", str(pid), "--agent", "dev1", "--yes"]
+        done = run(paths, "--agent", "dev1", "--", *command, *words)
+        assert (done.returncode, "for people" in done.stderr) == (5, True)
+
+
 def test_another_gateway_s_process_is_not_marked(paths: Paths) -> None:
     with zoo.cage() as cage:
         (pid,) = zoo.sleeper(cage)
