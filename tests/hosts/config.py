@@ -161,6 +161,7 @@ def environment(folders: Folders, host: Host, extra: Mapping[str, str | None]) -
         **outside,
         **QUIET,
         "PATH": path,
+        "SHELL": "/bin/bash",  # a CI machine may name none: then the host takes sh
         "HOME": str(folders.home),
         "OPENCLAW_STATE_DIR": str(folders.state),
         "OPENCLAW_CONFIG_PATH": str(folders.config),
