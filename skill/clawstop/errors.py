@@ -6,6 +6,8 @@
     |-- NotPermitted         the caller may not do this                                exit 5
     |-- EngineUnreachable    no engine answers                                         exit 1
     |-- ProtocolError        the other side speaks something else                      exit 1
+    |-- TranscriptError      an agent's memory cannot be read or changed               exit 1
+    |   `-- GoneOn           it is not what it was any more                            exit 1
     |-- StoreError           the state database cannot be read or written              exit 1
     `-- SettingsError        a setting has an unknown name or a wrong type             exit 2
 
@@ -41,6 +43,14 @@ class ProtocolError(ClawstopError):
     code = "protocol"
 
 
+class TranscriptError(ClawstopError):
+    code = "transcript"
+
+
+class GoneOn(TranscriptError):
+    code = "gone_on"
+
+
 class StoreError(ClawstopError):
     code = "store"
 
@@ -59,6 +69,8 @@ BY_CODE: dict[str, type[ClawstopError]] = {
         NotPermitted,
         EngineUnreachable,
         ProtocolError,
+        TranscriptError,
+        GoneOn,
         StoreError,
         SettingsError,
     )

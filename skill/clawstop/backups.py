@@ -1,0 +1,198 @@
+"""What a rollback took away, a file each in `agents/<id>/interrupt-logs/`.
+
+One header line, then the removed lines byte for byte, whatever they contain. So by hand it is
+
+    tail -n +2 BACKUP >> TRANSCRIPT
+
+The first tool of this kind wrote such files too, with a header of its own, and some people keep
+them without any; both are read here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import tail, turns
+from .errors import TranscriptError
+from .paths import private_folder, sync_folder
+
+CHUNK = 1 << 20
+HEADER = 1 << 16  # bytes in which the first line ends, if it is a header
+OURS = "clawstop"  # the key that a header of ours begins with
+NAME = re.compile(r"rollback-\d{8}-\d{6}(-\d+)?\.jsonl")
+
+
+@dataclass(frozen=True)
+class Backup:
+    file: Path
+    header: dict[str, Any]  # empty where there is none
+    start: int  # where the removed lines begin
+    size: int  # of the file
+
+    @property
+    def removed(self) -> int:
+        return self.size - self.start
+
+    @property
+    def ours(self) -> bool:
+        return OURS in self.header
+
+    def chunks(self, skip: int = 0) -> Iterator[bytes]:
+        """The removed lines, but for the first `skip` bytes."""
+        with self.file.open("rb") as data:
+            data.seek(self.start + skip)
+            while chunk := data.read(CHUNK):
+                yield chunk
+
+    def check(self) -> None:
+        """TranscriptError when it is not what was written."""
+        if not self.ours:
+            return
+        digest = hashlib.sha256()
+        for chunk in self.chunks():
+            digest.update(chunk)
+        told = self.header.get("removed")
+        if not isinstance(told, dict) or told.get("sha256") != digest.hexdigest():
+            raise TranscriptError(
+                f"{self.file.name} was changed after it was written; if that is what you want, "
+                "append it by hand: tail -n +2 BACKUP >> TRANSCRIPT"
+            )
+
+
+def folder(agent_folder: Path) -> Path:
+    return agent_folder / "interrupt-logs"
+
+
+def write(
+    where: Path,
+    header: dict[str, Any],
+    removed: Callable[[], Iterator[bytes]],
+    clock: Callable[[], float] = time.time,
+) -> Backup:
+    """Write a backup, durable when this returns. `removed` gives the bytes, and is asked twice."""
+    private_folder(where)
+    digest, size, lines = hashlib.sha256(), 0, 0
+    for chunk in removed():
+        digest.update(chunk)
+        size += len(chunk)
+        lines += chunk.count(b"\n")
+    about = {"bytes": size, "lines": lines, "sha256": digest.hexdigest()}
+    now = clock()
+    whole = {OURS: 1, "at": round(now, 3), **header, "removed": about}
+    first = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    handle, temporary = tempfile.mkstemp(dir=where, prefix=".rollback-")
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(first)
+            for chunk in removed():
+                out.write(chunk)
+            out.flush()
+            os.fsync(out.fileno())
+        file = _named(Path(temporary), time.strftime("rollback-%Y%m%d-%H%M%S", time.localtime(now)))
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    sync_folder(where)
+    return Backup(file, whole, len(first), len(first) + size)
+
+
+def _named(temporary: Path, name: str) -> Path:
+    """Give it a name that nobody has: two of one second are two."""
+    number = 1
+    while True:
+        file = temporary.with_name(f"{name}.jsonl" if number == 1 else f"{name}-{number}.jsonl")
+        try:
+            os.link(temporary, file)
+        except FileExistsError:
+            number += 1
+        except OSError:  # a file system without links
+            if file.exists():
+                number += 1
+                continue
+            os.rename(temporary, file)
+            return file
+        else:
+            return file
+
+
+def read(file: Path) -> Backup:
+    try:
+        with file.open("rb") as data:
+            first = data.readline(HEADER)
+            size = os.fstat(data.fileno()).st_size
+    except OSError as error:
+        raise TranscriptError(f"cannot read the backup {file}: {error.strerror}") from error
+    header: Any = None
+    with contextlib.suppress(ValueError, RecursionError):
+        header = json.loads(first)
+    if isinstance(header, dict) and (OURS in header or "removed_count" in header):
+        return Backup(file, header, len(first), size)
+    if not turns.parse(first):
+        raise TranscriptError(f"{file} is not a backup of a transcript")
+    return Backup(file, {}, 0, size)
+
+
+def newest(where: Path) -> Iterator[Backup]:
+    """Every backup of ours, newest first."""
+    files = [file for file in where.glob("rollback-*.jsonl") if NAME.fullmatch(file.name)]
+    found = []
+    for file in files:
+        with contextlib.suppress(TranscriptError):
+            found.append(read(file))
+    mine = (one for one in found if one.ours)
+    yield from sorted(mine, key=lambda one: float(one.header.get("at") or 0), reverse=True)
+
+
+def of(where: Path, receipt: str, session: str) -> Backup | None:
+    """The one that a stop has made of a session, if it came that far."""
+    for backup in newest(where):
+        if (backup.header.get("receipt"), backup.header.get("session")) == (receipt, session):
+            return backup
+    return None
+
+
+def prune(where: Path, keep: int, newer_than: float) -> int:
+    """Drop our own backups, all but the last `keep`, and those from before; how many went."""
+    old = [
+        backup
+        for number, backup in enumerate(newest(where))
+        if number >= keep or float(backup.header.get("at") or 0) < newer_than
+    ]
+    for backup in old:
+        backup.file.unlink(missing_ok=True)
+    for left in where.glob(".rollback-*"):  # by a crash
+        with contextlib.suppress(OSError):
+            if left.stat().st_mtime < newer_than:
+                left.unlink()
+    return len(old)
+
+
+def first_entry(backup: Backup) -> turns.Entry | None:
+    """The first of the removed entries."""
+    with backup.file.open("rb") as data:
+        data.seek(backup.start)
+        for line in data:
+            if entry := turns.parse(line):
+                return entry
+    return None
+
+
+def is_prefix(fd: int, at: int, backup: Backup) -> bool:
+    """Whether what a file holds from `at` on is how the removed lines begin."""
+    for chunk in backup.chunks():
+        there = tail.read(fd, at, len(chunk))
+        if there != chunk[: len(there)]:
+            return False
+        if len(there) < len(chunk):
+            return True
+        at += len(chunk)
+    return os.fstat(fd).st_size == at

@@ -1,0 +1,98 @@
+"""The host's lock on a transcript, taken as the host takes it.
+
+`<transcript>.lock` is made with O_EXCL and says who holds it: pid, when, and the process's start
+time. It is held for a whole run. One whose holder is dead, or whose pid is somebody else's by now,
+holds nothing, and goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from . import processes
+from .errors import TranscriptError
+from .processes import Ident
+
+PATIENCE = 3.0  # seconds; a run that was ended lets go of its lock within 0.1
+POLL = 0.02
+
+
+@contextlib.contextmanager
+def held(transcript: Path, patience: float = PATIENCE) -> Iterator[None]:
+    """Hold the lock of a transcript; TranscriptError when somebody who lives does not let go."""
+    file = transcript.with_name(transcript.name + ".lock")
+    deadline = time.monotonic() + patience
+    while not _taken(file):
+        holder = _holder(file)
+        if holder is not None and not _alive(holder):
+            _break(file, holder)
+        elif time.monotonic() > deadline:
+            who = f"process {holder['pid']}" if holder else "somebody"
+            raise TranscriptError(f"{who} is writing to {transcript.name}; end it and try again")
+        else:
+            time.sleep(POLL)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            file.unlink()
+
+
+def _taken(file: Path) -> bool:
+    """Make the lock, with its content, in one step: one that says nothing is nobody's to break."""
+    new = file.with_name(file.name + ".new")
+    try:
+        new.unlink(missing_ok=True)  # after a crash it may be the lock itself, by another name
+        new.write_bytes(json.dumps(_self()).encode())
+        os.link(new, file)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise TranscriptError(f"cannot lock {file.stem}: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            new.unlink()
+    return True
+
+
+def _self() -> dict[str, Any]:
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    about = {"pid": os.getpid(), "createdAt": now.replace("+00:00", "Z")}
+    ident = processes.ident_of(os.getpid())
+    # Linux counts in ticks, and so does the host, which tells none elsewhere.
+    return {**about, "starttime": ident.start} if ident and isinstance(ident.start, int) else about
+
+
+def _holder(file: Path) -> dict[str, Any] | None:
+    """Who holds it; None when that cannot be read, as while it is being written."""
+    try:
+        holder = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return holder if isinstance(holder, dict) and isinstance(holder.get("pid"), int) else None
+
+
+def _alive(holder: dict[str, Any]) -> bool:
+    pid, start = holder["pid"], holder.get("starttime")
+    if isinstance(start, int):
+        return not processes.gone(Ident(pid, start))  # its number may be somebody else's
+    return psutil.pid_exists(pid)
+
+
+def _break(file: Path, holder: dict[str, Any]) -> None:
+    """Take away the lock of a dead holder, and no other's that came in its place."""
+    aside = file.with_name(f"{file.name}.{os.getpid()}.stale")
+    with contextlib.suppress(OSError):
+        os.rename(file, aside)
+        if _holder(aside) != holder:  # somebody was faster
+            os.link(aside, file)
+        aside.unlink()
