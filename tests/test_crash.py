@@ -76,9 +76,7 @@ def test_a_crash_at_any_step_is_made_good_by_the_next_command(tmp_path: Path, st
 
 def test_without_resuming_the_crash_test_would_be_red(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    forgetful = Patch(
-        "skill/clawstop/server.py", "        await server.engine.stops.resume()\n", ""
-    )
+    forgetful = Patch("skill/clawstop/server.py", "        await server.engine.resume()\n", "")
     product = Product(tmp_path / "clawstop", forgetful, *crash_at(STEPS["before the kill"]))
     product.run(place.paths.openclaw, "stop", "dev1")
     product.run(place.paths.openclaw, "status")

@@ -1088,7 +1088,8 @@ def test_a_receipt_of_an_older_clawstop_can_be_shown_and_restored(place: Paths) 
 
     async def scenario() -> None:
         async with pair(place) as (running, one):
-            assert (await running.engine.commands.restore(None, {"pid": 1}))["jobs"] == []
+            asked = {"pid": 1, "receipt": "old"}
+            assert (await running.engine.commands.restore(None, asked))["jobs"] == []
             assert "dev1" in (await one.result("stops"))["lines"][0]
             assert (await one.result("stop", id="old", session=S))["converged"]
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -267,7 +268,7 @@ def test_old_backups_go_by_count_and_age_and_nobody_elses(tmp_path: Path) -> Non
     where = tmp_path / "logs"
     for day in range(6):
         at = BEGIN + day * 86400
-        backups.write(where, {"receipt": str(day)}, lambda: iter([b"x\n"]), lambda at=at: at)
+        backups.write(where, {"receipt": str(day)}, lambda: iter([b"x\n"]), repeat(at).__next__)
     other = where / "rollback-20200101-000000.jsonl"
     other.write_text('{"type":"message","id":"a"}\n')
     assert backups.prune(where, 4, BEGIN + 2.5 * 86400) == 3
@@ -329,7 +330,7 @@ def test_backups_of_others_are_restored(tmp_path: Path, header: bool) -> None:
     file = tree.write(tmp_path / "t.jsonl")
     backup = roll_back(file)
     assert backup is not None
-    told = {"rollback_time": "20260101-000000", "transcript": str(file)}
+    told: dict[str, Any] = {"rollback_time": "20260101-000000", "transcript": str(file)}
     told |= {"removed_from_idx": 3, "removed_count": 2}
     first = json.dumps(told).encode() + b"\n" if header else b""
     theirs = tmp_path / "theirs.jsonl"
@@ -476,7 +477,7 @@ def lock_of(file: Path) -> Path:
 
 
 def held_by(file: Path, pid: int, start: int | float | None = None) -> None:
-    about = {"pid": pid, "createdAt": "2026-01-01T00:00:00.000Z"}
+    about: dict[str, Any] = {"pid": pid, "createdAt": "2026-01-01T00:00:00.000Z"}
     lock_of(file).write_text(json.dumps(about | ({"starttime": start} if start else {})))
 
 
@@ -520,6 +521,20 @@ def test_a_lock_that_cannot_be_read_is_somebodys(
     lock_of(file).write_text("{")
     with pytest.raises(TranscriptError, match="somebody is writing"):
         roll_back(file)
+    old = time.time() - 31
+    os.utime(lock_of(file), (old, old))
+    assert roll_back(file) is not None, "but not for ever"
+
+
+def test_the_time_of_the_file_stays_what_it_was(tmp_path: Path) -> None:
+    """A host of 2026.7 would begin the conversation anew."""
+    file = working().write(tmp_path / "t.jsonl")
+    os.utime(file, (BEGIN, BEGIN))
+    backup = roll_back(file)
+    assert backup is not None
+    assert file.stat().st_mtime == BEGIN
+    restore(file, backup)
+    assert file.stat().st_mtime == BEGIN
 
 
 def test_our_lock_says_who_we_are_as_the_hosts_does(tmp_path: Path) -> None:
@@ -556,7 +571,7 @@ else:
 def traced(file: Path, what: str, *inject: str) -> subprocess.CompletedProcess[str]:
     options = [word for one in inject for word in ("-e", f"inject={one}")]
     log = file.with_name("strace.log")
-    trace = ["strace", "-f", "-qq", "-o", log, "-e", f"trace={CHANGES}", *options]
+    trace = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={CHANGES}", *options]
     return subprocess.run(
         [*trace, sys.executable, "-B", "-c", DRIVER, file, what],
         env={**os.environ, "PYTHONPATH": str(PACKAGE)},

@@ -67,6 +67,10 @@ class Recorder:
         return [Reaped()]
 
     @hookimpl
+    def clawstop_memory_moved(self, move: dict[str, Any]) -> None:
+        self.calls.append(f"memory_moved {move['did']}")
+
+    @hookimpl
     def clawstop_stop_finished(self, receipt: dict[str, Any]) -> None:
         self.calls.append(f"stop_finished {receipt['id']}")
 
@@ -84,6 +88,7 @@ def test_every_hook_is_called_in_the_order_of_a_runs_life() -> None:
         await manager.stop_started(STOP)
         await manager.reap(STOP)
         await manager.run_ended(Run("r1", "", FREE))
+        await manager.memory_moved({"did": "remove"})
         await manager.stop_finished({"id": "s1"})
 
     asyncio.run(life())
@@ -96,6 +101,7 @@ def test_every_hook_is_called_in_the_order_of_a_runs_life() -> None:
         "stop_started s1",
         "reap s1",
         "run_ended r1",
+        "memory_moved remove",
         "stop_finished s1",
     ]
     assert {name.removeprefix("clawstop_") for name in NAMES} == {

@@ -28,6 +28,9 @@ def test_the_defaults_are_those_of_claw_json() -> None:
 def test_the_environment_overrides_the_config_overrides_the_default() -> None:
     assert Settings.load({"grace_ms": 7}, {}).grace_ms == 7
     assert Settings.load({"grace_ms": 7}, {"CLAWSTOP_GRACE_MS": "9"}).grace_ms == 9
+    kept = {"stop": True, "kill": False}
+    assert Settings.load({"rollback": {"kill": False}}, {}).rollback == kept
+    assert Settings.load({}, {"CLAWSTOP_ROLLBACK": '{"kill": false}'}).rollback == kept
 
 
 @pytest.mark.parametrize(
@@ -38,6 +41,10 @@ def test_the_environment_overrides_the_config_overrides_the_default() -> None:
         ({"grace_ms": True}, {}, r"config\.grace_ms: expected a whole number"),
         ({"grace_ms": -1}, {}, r"config\.grace_ms: expected a whole number"),
         ({"engine_down": "open"}, {}, r"config\.engine_down: expected one of refuse"),
+        ({"rollback": True}, {}, r'config\.rollback: expected {"stop": true or false, "kill"'),
+        ({"rollback": {"stop": 1}}, {}, r"config\.rollback: expected"),
+        ({"rollback": {"halt": True}}, {}, r"config\.rollback: expected"),
+        ({}, {"CLAWSTOP_ROLLBACK": "no"}, r"CLAWSTOP_ROLLBACK: expected"),
         ({}, {"CLAWSTOP_GRACE_MS": "5s"}, r"CLAWSTOP_GRACE_MS: expected a whole number"),
         ({}, {"CLAWSTOP_GRACE_MS": "٣"}, r"CLAWSTOP_GRACE_MS: expected a whole number"),
     ],
@@ -63,18 +70,22 @@ def test_every_declared_setting_is_read_somewhere() -> None:
 
 def test_the_plugins_manifest_declares_the_same_settings() -> None:
     schema = read("hooks/openclaw/openclaw.plugin.json")["configSchema"]
+    assert declared_in(schema) == declared()
+
+
+def declared_in(schema: Any) -> dict[str, Any]:
     assert schema["additionalProperties"] is False
-    told = {
+    return {
         key: {
             "type": about["type"],
             "default": about["default"],
             "about": about["description"],
             **({"choices": about["enum"]} if "enum" in about else {}),
             **{bound: about[bound] for bound in ("minimum", "maximum") if bound in about},
+            **({"properties": declared_in(about)} if "properties" in about else {}),
         }
         for key, about in schema["properties"].items()
     }
-    assert told == declared()
 
 
 def test_all_manifests_agree_on_name_and_version() -> None:

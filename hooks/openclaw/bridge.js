@@ -9,6 +9,7 @@ import { watchFrames } from "./frames.js";
 import * as drain from "./drain.js";
 import * as files from "./files.js";
 import * as host from "./host.js";
+import * as memory from "./memory.js";
 import path from "node:path";
 
 const HOLD_MS = 2000; // I7: how long a tool call is held for an engine that is away
@@ -56,7 +57,7 @@ export class Bridge {
         agents: this.agents(),
         workspaces: this.workspaces(),
         config: this.config,
-        runs: [...this.runs].map(([run, { session, cause, reports }]) => ({ run, session, cause, reports })),
+        runs: [...this.runs].map(([run, { session, cause, reports, asked }]) => ({ run, session, cause, reports, asked })),
         children: [...this.children].map(([child, session]) => ({ child, session })),
         traces: [...this.traces.values()],
       }),
@@ -77,6 +78,7 @@ export class Bridge {
     const entry = this.api.runtime?.config?.current?.()?.plugins?.entries?.clawstop;
     this.abilities = {
       ...(await host.capabilities()),
+      memory: await memory.canMove(),
       conversation: entry?.hooks?.allowConversationAccess === true,
       channel_stops: Boolean(this.#unwatch),
       page_stops: frames,
@@ -133,7 +135,15 @@ export class Bridge {
     if (method === "drain") return this.#drain(params);
     if (method === "jobs_on") return drain.switchJobs(this.cron?.(), params.jobs, true);
     if (method === "spent") return this.spent.report();
+    if (method === "memory_read") return memory.read(this.api, params);
+    if (method === "memory_dump") return memory.dump(this.api, params);
+    if (method === "memory_move") return memory.move(this.api, (session) => this.#atWork(session), params);
+    if (method === "memory_forget") return memory.forget(this.api, params);
     throw new Error(`there is no method ${method}`);
+  }
+
+  #atWork(session) {
+    return [...this.runs.values()].some((run) => run.session === session);
   }
 
   // Only what was there when the stop began: `execs` and `jobs` are of dead generations, the rest is by time.
@@ -208,9 +218,9 @@ export class Bridge {
     }
   }
 
-  #tombstone({ id, session, latch = true, trigger, sender }, error) {
+  #tombstone({ id, session, latch = true, keep, trigger, sender }, error) {
     try {
-      files.writeTombstone(this.folder, id, { target: session, latch, trigger, sender });
+      files.writeTombstone(this.folder, id, { target: session, latch, keep, trigger, sender });
       this.log.warn(`clawstop: ${session} is stopped; the engine will finish it when it is back (${error.message})`);
     } catch (failure) {
       this.log.error(`clawstop: ${session} is stopped only while this gateway runs: ${failure.message}`);
@@ -224,7 +234,8 @@ export class Bridge {
     if (run.startsWith("announce:")) return { cause: "announce", reports: [childOf(run)] };
     if (jobId) return { cause: "cron", reports: [`job:${jobId}`] };
     if (trigger && trigger !== "user") return { cause: trigger, reports: drain.wakesOf(session) };
-    return { cause: this.chat.takeFor(run, session) ? "message" : "unknown", reports: [] };
+    const message = this.chat.takeFor(run, session);
+    return { cause: message ? "message" : "unknown", reports: [], asked: message?.at };
   }
 
   // Bind a run as early as the host shows it. Gives the reason why it may not run, if there is one.
@@ -241,14 +252,14 @@ export class Bridge {
   }
 
   async #bind(run, record) {
-    const { session, sessionId, cause, reports } = record;
+    const { session, sessionId, cause, reports, asked } = record;
     const mirrored = [session, ...reports.filter((key) => key.startsWith("agent:"))].some((key) => this.mirror.latched(key));
     let refusal = mirrored ? `${session} is stopped` : undefined;
     // Before the engine's first word the mirror is empty, and a restarting host replays what was refused: only a
     // person's own run goes on without it.
     const blind = this.state === undefined && cause !== "message";
     try {
-      const answer = await this.engine.ask("run_start", { run, session, session_id: sessionId ?? "", cause, reports }, blind ? BOOT_MS : HOLD_MS);
+      const answer = await this.engine.ask("run_start", { run, session, session_id: sessionId ?? "", cause, reports, asked }, blind ? BOOT_MS : HOLD_MS);
       record.bound = answer.bound;
       refusal ??= answer.refusal ?? undefined;
     } catch (error) {

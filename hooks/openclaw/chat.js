@@ -12,6 +12,7 @@ const SAME_MS = 1000; // one stop shows itself up to three times within this
 const RESET_MS = 60000; // a typed /new shows itself again when the host carries it out
 const SETTLE_MS = 5000; // a message that was steered into a run and not read becomes a run 0.5 s after its end
 const KEPT = 1000; // sessions remembered
+const RESTORE = /^\/restore(?:@\S+)?(?:\s+(?![-—–])(\S{1,100}))?(\s+(?:--|[—–])force)?$/u;
 const CLAIM = { handled: true, queuedFinal: false, counts: { tool: 0, block: 0, final: 0 } };
 const DOWN = {
   en: "Stopped. clawstop's engine is not running: processes are killed as soon as it is back (run `clawstop doctor`).",
@@ -60,9 +61,11 @@ export class Chat {
     const route = { session, channel, to: event.originatingTo ?? ctx.OriginatingTo, account: ctx.AccountId, thread: ctx.MessageThreadId };
     if (authorised && !ctx.media?.length) {
       const word = stopWord(said.text, { names: namesOf(ctx, said.text) });
-      const about = { trigger: said.text, sender: said.sender, lang: word?.language, message: said.id };
+      const about = { trigger: said.text, sender: said.sender, lang: word?.language, keep: word?.keep, message: said.id };
       if (word) return this.#claim(hook, route, this.stopped(session, about));
       if (said.text.trim() === "/stops") return this.#claim(hook, route, this.#asked("stops", {}));
+      const restore = RESTORE.exec(said.text.trim());
+      if (restore) return this.#claim(hook, route, this.#asked("restore", { session, sender: said.sender, receipt: restore[1] ?? "", force: Boolean(restore[2]), lang: this.#languageOf(session) }));
       if (said.text.trim() === "/suspects") return this.#claim(hook, route, this.#asked("suspects", { session, sender: said.sender, id: idOf(session, said.id), lang: this.#languageOf(session) }));
     }
     if (authorised) remember(this.memory.spoke, session, Date.now());
@@ -96,14 +99,13 @@ export class Chat {
     }
   }
 
-  // Whether a run of this session is a person's: a message of theirs waits there. On a page the run has its id;
-  // elsewhere the oldest one is meant.
+  // The message of a person that a run of this session answers; none when it is nobody's. On a page the run has its
+  // id; elsewhere the oldest one is meant.
   takeFor(run, session) {
     const waiting = this.memory.waiting.get(session) ?? [];
     const mine = waiting.find((one) => one.id === run) ?? waiting.find((one) => !one.named);
-    if (!mine) return false;
-    this.#keep(session, (one) => one !== mine);
-    return true;
+    if (mine) this.#keep(session, (one) => one !== mine);
+    return mine;
   }
 
   #keep(session, wanted) {
@@ -155,16 +157,17 @@ export class Chat {
   // -- a stop, however it shows itself
 
   // Gives the line for the person; none when it is a stop that has shown itself before. `at` is when it was said.
-  stopped(session, { trigger, sender, lang, message, at = Date.now() } = {}) {
+  stopped(session, { trigger, sender, lang, keep, message, at = Date.now() } = {}) {
     const { stops, spoke } = this.memory;
     const last = stops.get(session)?.at ?? 0;
     const since = spoke.get(session) ?? 0; // what a person wants now
     const same = since > last ? at < since : at - last < SAME_MS;
     if (last && same) return undefined;
     const words = trigger ?? "/stop";
-    const language = lang ?? stopWord(words)?.language ?? "en";
+    const order = stopWord(words);
+    const language = lang ?? order?.language ?? "en";
     this.#discard(session, Infinity);
-    const stop = { id: message ? idOf(session, message) : crypto.randomUUID(), session, trigger: words.slice(0, 200).toWellFormed(), sender: sender ?? "", lang: language };
+    const stop = { id: message ? idOf(session, message) : crypto.randomUUID(), session, trigger: words.slice(0, 200).toWellFormed(), sender: sender ?? "", lang: language, keep: keep ?? order?.keep };
     remember(stops, session, { at, lang: language });
     const down = DOWN[language] ?? DOWN.en;
     const done = this.#bridge.carryOut(stop).then(

@@ -1,12 +1,13 @@
 // What waits in the host to go on after a stop, and how it is taken away: background tasks, wake-ups, deliveries,
 // scheduled jobs. All in process; each part gives the rows that a receipt lists.
+import { agentOf } from "./mirror.js";
+
 const wakeQueues = () => globalThis[Symbol.for("openclaw.systemEvents.queues")];
 const deliveries = import("openclaw/plugin-sdk/delivery-queue-runtime").catch(() => undefined); // see host.js
 const EXEC = "exec:"; // how the host marks a wake-up that reports a background process
 const LIVE = new Set(["queued", "running"]);
 
 const short = (text) => String(text ?? "").slice(0, 200);
-const agentOf = (session) => /^agent:([^:]*):/.exec(session)?.[1] ?? "main";
 
 // The background processes that a wake-up of this session would report.
 export const wakesOf = (session) => (wakeQueues()?.get(session)?.queue ?? []).map((event) => event.contextKey).filter((key) => key?.startsWith(EXEC));

@@ -2,7 +2,7 @@
 // here at once; only the engine's own word takes one away.
 
 // The same rule as scopes.py: a key without an agent in it is the main agent's.
-const agentOf = (session) => /^agent:([^:]*):/.exec(session)?.[1] ?? "main";
+export const agentOf = (session) => /^agent:([^:]*):/.exec(session)?.[1] ?? "main";
 export const covers = (scope, session) =>
   scope === "*" || scope === session || (scope.split(":").length === 2 && scope === `agent:${agentOf(session)}`);
 

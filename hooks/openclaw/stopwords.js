@@ -11,6 +11,7 @@ const EMOJI = /[\p{Extended_Pictographic}\p{Emoji_Modifier}\p{Regional_Indicator
 const SIGN = /^[\s🛑]*🛑[\s🛑]*$/u; // the sign alone is an order too
 // A full stop, comma or colon ends a word, but not within one: "stop.sh" is a file.
 const BETWEEN = /(?:[\s!?…¡¿、。—–।؟،]|[,.;:~]+(?=[\s!?]|[^\x00-\x7F]|$))+/gu;
+const KEEP = /\s(?:--|[—–])(?:keep|no-rollback|保留|保留记忆)\s*$/iu; // a phone makes one dash of two
 const LONG_LETTER = /(\p{L})\1{2,}/gu; // stoooop
 
 const normal = (text) => text.normalize("NFKC").toLowerCase().replace(/i\u0307/g, "i").replace(/[’‘]/g, "'").replace(INVISIBLE, "");
@@ -58,9 +59,15 @@ function unnamed(text, names) {
   return text;
 }
 
-// {word, language} for an order to stop, else undefined. `names` are the bot's own.
+// {word, language} for an order to stop, else undefined. `names` are the bot's own. With `keep` when the agent shall
+// remember what it was told.
 export function stopWord(text, { names = [] } = {}) {
   if (typeof text !== "string" || text.length > 4 * LONGEST || !text.isWellFormed() || REVERSED.test(text)) return undefined;
+  const kept = text.replace(KEEP, "");
+  if (kept !== text) {
+    const order = stopWord(kept, { names });
+    return order && { ...order, keep: true };
+  }
   if (SIGN.test(normal(text))) return { word: "🛑", language: "en" };
   const own = names.filter((name) => typeof name === "string").map((name) => spoken(name.replace(/^@/, ""))).filter(Boolean);
   let plain = unnamed(spoken(text), own);

@@ -27,7 +27,8 @@ def idle(receipt: Receipt) -> bool:
 def summary(receipt: Receipt, lang: str | None = None) -> str:
     """One line of a list of stops."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(receipt["at"]))
-    word = say("converged" if receipt["converged"] else "incomplete", lang)
+    good = "restored" if receipt.get("trigger") == "restore" else "converged"
+    word = say(good if receipt["converged"] else "incomplete", lang)
     told = {"when": when, "word": word, "killed": killed(receipt)}
     return say("receipt", lang, id=receipt["id"], target=receipt["target"], **told)
 
@@ -49,6 +50,7 @@ def lines(receipt: Receipt, lang: str | None = None) -> list[str]:
         counts = {"runs": len(receipt["runs"]), "killed": killed(receipt)}
         took = max(receipt["ms"].values())
         told.append(say("stopped", lang, target=target, ms=took, id=id, **counts))
+    told += _memory(receipt, lang)
     told += _calls(receipt, ("done", "failed"), "already_done", lang)
     told += _calls(receipt, ("outcome unknown",), "maybe_done", lang)
     off = [job for job in drained.get("jobs", []) if job["outcome"] == "off"]
@@ -68,6 +70,37 @@ def lines(receipt: Receipt, lang: str | None = None) -> list[str]:
     if receipt["spared"]:
         told.append(say("spared", lang, agents=", ".join(receipt["spared"])))
     return told
+
+
+def _memory(receipt: Receipt, lang: str | None) -> list[str]:
+    """What the agent does not remember any more; an older clawstop took nothing away."""
+    rows = receipt.get("memory") or []
+    removed = [row for row in rows if row.get("did") == "remove"]
+    told = []
+    if removed:
+        text = "; ".join(row["text"][:SHORT] for row in removed[:MOST])
+        count = sum(row["entries"] for row in removed)
+        told.append(say("forgotten", lang, count=count, text=text, id=receipt["id"]))
+    for row in rows:
+        if "why" in row:
+            told.append(say("remembered", lang, session=row["session"], why=row["why"]))
+    if receipt.get("notes"):
+        named = "; ".join(receipt["notes"][:MOST])
+        told.append(say("noted", lang, files=named))
+    return told
+
+
+def restored(receipt: Receipt, lang: str | None = None) -> list[str]:
+    """What came of a restore."""
+    told = [
+        say("job_on" if job["outcome"] == "on" else "job_gone", lang, id=job["id"])
+        for job in receipt.get("jobs", ())
+    ]
+    for move in receipt["memory"]:
+        key = "memory_back" if move["did"] == "restore" else "memory_gone"
+        values = {"session": move["session"], "count": move["entries"], "id": receipt["id"]}
+        told.append(say(key, lang, **values))
+    return told or [say("nothing_to_restore", lang, id=receipt["of"])]
 
 
 def _named(

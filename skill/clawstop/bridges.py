@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .errors import EngineUnreachable, NotNow
 from .paths import read_json
 from .processes import Ident, Sameness, compare
 from .protocol import Peer
@@ -18,6 +19,7 @@ log = logging.getLogger("clawstop.bridges")
 ACK_SECONDS = 0.25  # I1: a bridge that has not acknowledged a latch by then counts as disconnected
 END_SECONDS = 9.0  # the bridge climbs its ladder in 7; past this the run counts as alive
 DRAIN_SECONDS = 5.0  # a handful of calls of a few milliseconds each
+MEMORY_SECONDS = 15.0  # a move takes 10 ms; a long conversation on a busy machine a second
 CONNECT_SECONDS = 4.0  # a bridge notices a new engine within 2 s; room for a busy machine
 
 
@@ -211,6 +213,18 @@ class Bridges:
 
         await asyncio.gather(*(one(bridge) for bridge in self))
         return result
+
+    async def memory(self, act: str, **params: Any) -> dict[str, Any]:
+        """Read or move a conversation that only its gateway may touch."""
+        if not self._connected:
+            await self.wait()
+        for bridge in self:
+            try:
+                answer = await bridge.peer.ask(f"memory_{act}", params, MEMORY_SECONDS)
+            except (EngineUnreachable, TimeoutError) as error:
+                raise NotNow(f"its gateway does not answer: {error}") from error
+            return dict(answer or {})
+        raise NotNow("its gateway is not running; it is done when the gateway is back")
 
     async def jobs_on(self, jobs: Sequence[str]) -> list[dict[str, Any]]:
         """Turn scheduled jobs on again; a row each, as in `Drained.jobs`."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import __version__, client
-from .errors import ClawstopError, UsageError
+from .errors import ClawstopError, GoneOn, UsageError
 from .paths import Paths, default_paths
 from .settings import resource
 from .words import say
@@ -93,6 +93,11 @@ def show(value: Any) -> None:
 @click.option(
     "--suspects", is_flag=True, help="End what works in its workspace too, proven or not."
 )
+@click.option("--no-rollback", "--keep", "keep", is_flag=True, help="Leave its memory as it is.")
+@click.option(
+    "--turns", type=click.IntRange(1), help="Take so many turns out of its memory, not only one."
+)
+@click.option("--to", help="Take everything out of its memory from this entry on.")
 @as_json
 @click.pass_obj
 def stop(
@@ -102,6 +107,9 @@ def stop(
     now: bool,
     include_main: bool,
     suspects: bool,
+    keep: bool,
+    turns: int | None,
+    to: str | None,
     as_json: bool,
 ) -> None:
     """Stop TARGET: an agent's id or a part of it, a session's key, `all` or `everything`.
@@ -110,6 +118,10 @@ def stop(
     clawstop stop dev1
     clawstop stop agent:main:main --dry-run
     clawstop stop everything --now
+    clawstop stop dev1 --keep           and let it remember the task
+
+    What was being worked on is taken out of the agent's memory, once every process is dead;
+    `clawstop restore` brings it back.
 
     Exit code 0: stopped and verified. 2: no such target. 3: stopped, but something is left (it
     says what). 4: several agents go by that name.
@@ -124,6 +136,9 @@ def stop(
         suspects=suspects,
         who=getpass.getuser(),
         grace=0 if now else None,
+        keep=keep,
+        turns=turns,
+        to=to or "",
     )
     if as_json:
         show(receipt)
@@ -153,6 +168,9 @@ def _print_found(preview: dict[str, Any]) -> None:
         click.echo(f"  {say('leased')}  {process['pid']}  {process['lease']}  {process['command']}")
     for process in preview.get("suspects", ()):
         click.echo(f"  {say('suspect')}  {process['pid']}  {process['command']}")
+    for row in preview.get("memory", ()):
+        told = row["text"] or row.get("why", "")
+        click.echo(f"  {say('would_forget')}  {row['session']}  {row.get('entry', '')}  {told}")
     if "strangers" in preview:
         click.echo(f"  {say('strangers', count=preview['strangers'])}")
 
@@ -275,26 +293,38 @@ def release(paths: Paths, target: str, as_json: bool) -> None:
 
 
 @main.command()
-@click.argument("receipt", required=False)
+@click.argument("what", required=False, metavar="[RECEIPT | BACKUP]")
+@click.option("--session", help="Whose the backup is, where it does not say so itself.")
+@click.option("--force", is_flag=True, help="Also when the conversation has gone on since.")
 @as_json
 @click.pass_obj
-def restore(paths: Paths, receipt: str | None, as_json: bool) -> None:
-    """Bring back what a stop took away: the scheduled jobs that it turned off.
+def restore(
+    paths: Paths, what: str | None, session: str | None, force: bool, as_json: bool
+) -> None:
+    """Bring back what a stop took away: what the agent remembered, and its scheduled jobs.
 
     \b
     clawstop restore                     the last stop's
-    clawstop restore 4f2a90c1d5e6b7a8    the one with this receipt
+    clawstop restore 4f2a90c1d5e6b7a8    the one with this receipt; a restore's own undoes it
+    clawstop restore ~/.openclaw/agents/dev1/interrupt-logs/rollback-20260101-120000.jsonl
 
-    Runs and processes stay dead.
+    Runs and processes stay dead. When the conversation has gone on, nothing is changed without
+    --force; with it, what was said since stays as a branch.
     """
-    answer = ask(paths, "restore", receipt=receipt or "")
+    from . import answers
+
+    # A receipt's id is never a path, and a backup is always a file.
+    backup = str(Path(what).absolute()) if what and Path(what).suffix == ".jsonl" else ""
+    asked = {"receipt": "" if backup else what or "", "backup": backup, "session": session or ""}
+    try:
+        answer = ask(paths, "restore", who=getpass.getuser(), force=force, **asked)
+    except GoneOn as error:
+        raise GoneOn(say("gone_on", why=error)) from error
     if as_json:
         show(answer)
         return
-    for job in answer["jobs"]:
-        click.echo(say("job_on" if job["outcome"] == "on" else "job_gone", id=job["id"]))
-    if not answer["jobs"]:
-        click.echo(say("nothing_to_restore", id=answer["receipt"]))
+    for line in answers.restored(answer):
+        click.echo(line)
 
 
 @main.command()
@@ -323,7 +353,8 @@ def status(paths: Paths, as_json: bool) -> None:
     for scope in answer.get("frozen", ()):
         click.echo(f"{say('is_frozen')}  {scope}")
     for session in answer["sessions"]:
-        word = "is_stopped" if session["stopped_since"] else "is_running"
+        stopped = "is_standby" if session.get("standby") else "is_stopped"
+        word = stopped if session["stopped_since"] else "is_running"
         state = say(word if session["stopped_since"] or session["runs"] else "is_idle")
         click.echo(f"{state}  {session['session']}  ({session['generation']})")
     for stop in answer["unfinished"]:

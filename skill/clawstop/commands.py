@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import (
@@ -11,12 +12,12 @@ from . import (
     leases,
     ownership,
     processes,
-    receipts,
     scopes,
     suspects,
     targets,
 )
 from .errors import UsageError
+from .memory import Wanted
 from .params import Params, number, text
 from .processes import Found, Owned
 from .protocol import Peer
@@ -24,6 +25,9 @@ from .redaction import redact
 
 if TYPE_CHECKING:
     from .engine import Engine
+
+
+MAX_PATH = 4096
 
 
 class Commands:
@@ -45,8 +49,11 @@ class Commands:
             target = targets.resolve(name, self._store, agents(), include_main=main)
         caller = _caller(peer, params)
         if params.get("dry_run") is True:
-            return await self._preview(target, caller, hard=params.get("grace") == 0)
-        grace = params.get("grace")
+            preview = await self._preview(target, caller, hard=params.get("grace") == 0)
+            memory = self._engine.memory
+            wanted = self._wanted(name, params)
+            return {**preview, "memory": await memory.preview(wanted, target, text(params, "id"))}
+        grace, wanted = params.get("grace"), self._wanted(name, params)
         request = self._engine.request(
             text(params, "id"),
             target,
@@ -55,8 +62,23 @@ class Commands:
             grace=float(grace) if isinstance(grace, int | float) else None,
             caller=caller,
             suspects=params.get("suspects") is True,
+            memory=wanted,
         )
         return await self._stops.stop(request)
+
+    def _wanted(self, name: str, params: Params) -> Wanted:
+        """What a stop that names what it stops does to memory."""
+        turns, entry = params.get("turns"), text(params, "to")
+        if entry and not scopes.is_session(name):
+            raise UsageError("--to needs a session's key, as an entry is one session's")
+        keep = params.get("keep") is True
+        return Wanted(
+            rule="" if keep else "kill",
+            turns=turns if isinstance(turns, int) and turns > 0 and not keep else 0,
+            entry="" if keep else entry,
+            named=name not in ("all", "everything"),
+            offline=not list(self._bridges) and not self._bridges.idents(),
+        )
 
     async def freeze(self, peer: Peer | None, params: Params) -> Params:
         """Hold everything where it is, so that a person can look and decide."""
@@ -133,19 +155,12 @@ class Commands:
     async def restore(self, peer: Peer | None, params: Params) -> Params:
         """Bring back what a stop took away. Only a person may."""
         callers.refuse_owned(_caller(peer, params), "restore", self._engine.proofs())
-        id = text(params, "receipt")
-        file = self._engine.paths.receipts
-        receipt = receipts.find(file, id) if id else next(receipts.latest(file), None)
-        if receipt is None:
-            raise UsageError(f"there is no receipt {id}" if id else "nothing was stopped yet")
-        off = [row["id"] for row in self._store.jobs_of(receipt["id"])]
-        if off and not list(self._bridges):
-            await self._bridges.wait()
-        if off and not list(self._bridges):
-            raise UsageError("no gateway is connected: start it, its scheduler has the jobs")
-        rows = await self._bridges.jobs_on(off) if off else []
-        self._store.jobs_on([row["id"] for row in rows if row["outcome"] == "on"])
-        return {"receipt": receipt["id"], "jobs": rows}
+        who, force = text(params, "who"), params.get("force") is True
+        restoring = self._engine.restoring
+        if backup := text(params, "backup", MAX_PATH):
+            session = text(params, "session")
+            return await restoring.by_backup(Path(backup), session, who, force=force)
+        return await restoring.by_receipt(text(params, "receipt"), who, force=force)
 
     async def status(self, peer: Peer | None, params: Params) -> Params:
         engine = self._engine
@@ -171,6 +186,7 @@ class Commands:
                     "session": key,
                     "generation": self._store.generation(key),
                     "stopped_since": engine.standing(key).latched_since,
+                    "standby": self._store.on_standby(key),
                     "runs": runs.get(key, []),
                 }
                 for key in sorted({*mirror["sessions"], *runs})

@@ -115,8 +115,8 @@ class EmbeddedHost:
             return self._note(params["session"], "told", params["text"])
         if method == "end":
             return await self._end(params["sessions"], params["scopes"])
-        if method == "drain":
-            return {}  # nothing ever waits here
+        if method in ("drain", "memory_forget"):
+            return {}  # nothing ever waits here, and nobody is told of an abort
         raise ClawstopError(f"there is no method {method}")
 
     async def _ask(self, method: str, **params: Any) -> dict[str, Any] | None:

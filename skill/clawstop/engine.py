@@ -31,16 +31,27 @@ from . import (
 from .bridges import Bridge, Bridges
 from .commands import Commands
 from .cookies import Owner
-from .errors import Ambiguous, NotPermitted, ProtocolError, SettingsError, StoreError, UsageError
+from .errors import (
+    Ambiguous,
+    ClawstopError,
+    GoneOn,
+    NotPermitted,
+    ProtocolError,
+    SettingsError,
+    StoreError,
+    UsageError,
+)
 from .events import EngineInfo, Message, Output, Run, ToolCall
 from .freezing import Freezer
 from .ledger import Ledger
+from .memory import Memory, Wanted
 from .ownership import Proofs
 from .params import Params, names, number, session_of, text
 from .paths import Paths, read_json
 from .plugins import Plugins
 from .processes import Ident
 from .protocol import OLDEST, PROTOCOL, Peer
+from .restoring import Restoring
 from .settings import Settings
 from .stops import Request, Stops
 from .store import Standing, Store
@@ -51,6 +62,7 @@ log = logging.getLogger("clawstop.engine")
 
 DAY = 86400.0
 STOPS_SHOWN = 5  # in chat: a phone shows about as many
+FINISH_SECONDS = 1.5  # a message waits so long for a stop to be done; its bridge waits for 2
 MAX_INPUT = 4000  # characters of a tool's input that a bridge may tell; it sends at most 2,000
 
 
@@ -75,6 +87,14 @@ class Engine:
         self.freezer = Freezer(
             paths, self.store, self.bridges, self.proofs, lambda: self.stops.mirror([])
         )
+        self.memory = Memory(
+            paths,
+            self.store,
+            self.bridges,
+            settings=lambda: self.settings,
+            workspaces=self.workspaces,
+            clock=clock,
+        )
         self.stops = Stops(
             state=paths.state_id,
             store=self.store,
@@ -85,8 +105,17 @@ class Engine:
             settings=lambda: self.settings,
             proofs=self.proofs,
             freezer=self.freezer,
+            memory=self.memory,
             workspaces=self.workspaces,
             clock=clock,
+        )
+        self.restoring = Restoring(
+            paths.receipts,
+            store=self.store,
+            bridges=self.bridges,
+            memory=self.memory,
+            stops=self.stops,
+            plugins=self.plugins,
         )
         self._watch = Watch(paths, paths.state_id, self.proofs)
         self._watching: asyncio.Task[None] | None = None
@@ -112,6 +141,11 @@ class Engine:
             log.warning("finishing stops that were cut off: %s", ", ".join(unfinished))
         await self.plugins.startup(EngineInfo(__version__, self.paths.root, unfinished))
 
+    async def resume(self) -> None:
+        """Finish what was cut off, by a crash or by a gateway that went away."""
+        await self.memory.resume()
+        await self.stops.resume()
+
     def _take_tombstones(self) -> None:
         """Latch what was stopped while no engine ran; `resume` finishes those stops."""
         for file in sorted(self.paths.tombstones.glob("*.json")):
@@ -130,7 +164,8 @@ class Engine:
                 file.rename(file.with_suffix(".rejected"))
                 continue
             trigger = f"{found.get('trigger') or '/stop'} (engine was down)"
-            request = self.request(file.stem, target, trigger, str(found.get("sender") or ""))
+            who = str(found.get("sender") or "")
+            request = self.request(file.stem, target, trigger, who, memory=_wanted(found))
             said = found.get("at")  # a message that came after it is newer than the stop
             if isinstance(said, int | float) and 0 < said / 1000 < self._clock():
                 request = replace(request, at=said / 1000)
@@ -294,16 +329,16 @@ class Engine:
         self._configure(params.get("config"))
         self._take_tombstones()
         runs = [
-            (text(run, "run"), session_of(run), text(run, "cause"), names(run, "reports"))
-            for run in params.get("runs") or ()
+            (text(run, "run"), session_of(run), text(run, "cause"), names(run, "reports"), at)
+            for run, at in ((run, _asked(run)) for run in params.get("runs") or ())
         ]
         try:
             if not list(self.bridges):  # another gateway's runs are not this one's to end
-                self.store.end_runs_but((run, session) for run, session, _, _ in runs)
+                self.store.end_runs_but((run, session) for run, session, *_ in runs)
             for child in params.get("children") or ():
                 self.store.adopt(scopes.check_key(text(child, "child")), session_of(child))
-            for run, session, cause, reports in runs:
-                self.store.bind(run, session, cause, reports)
+            for run, session, cause, reports, asked in runs:
+                self.store.bind(run, session, cause, reports, asked)
             for trace in params.get("traces") or ():
                 self._note_trace(trace)
         except (StoreError, UsageError) as error:  # the bridge needs the mirror all the more
@@ -312,8 +347,8 @@ class Engine:
         self._roles[peer] = role
         self.bridges.add(bridge)
         log.info("bridge connected: %s", bridge.name)
-        if self.store.unfinished_stops():
-            self._start(self.stops.resume())
+        if self.store.unfinished_stops() or self.store.restores():
+            self._start(self.resume())
         return {
             "protocol": min(newest, PROTOCOL),
             "version": __version__,
@@ -322,7 +357,7 @@ class Engine:
             "settings": vars(self.settings),
             "ask_emit": self.plugins.implements("clawstop_emit"),
             "mirror": self.stops.mirror(),
-            "runs": {run: self.store.standing(session, run).bound for run, session, _, _ in runs},
+            "runs": {run: self.store.standing(session, run).bound for run, session, *_ in runs},
         }
 
     def _cage_for(self, bridge: Bridge) -> Params:
@@ -394,14 +429,16 @@ class Engine:
             # A channel numbers messages per chat, so the session is part of what makes an id new.
             id = f"{message.session} {message.id}"
             before = None if refusal else arrived
-            released = self.store.admit(id, message.session, releases_before=before)
+            await self.stops.finished(message.session, FINISH_SECONDS)
+            async with self.memory.quiet(message.session):
+                released = self.store.admit(id, message.session, releases_before=before)
         if released:
             await self.bridges.push(self.stops.mirror([message.session]))
         return {"released": released, "refusal": self.standing(message.session).refusal}
 
     async def on_run_start(self, peer: Peer, params: Params) -> Params:
         run, session, cause = text(params, "run"), session_of(params), text(params, "cause")
-        self.store.bind(run, session, cause, names(params, "reports"))
+        self.store.bind(run, session, cause, names(params, "reports"), _asked(params))
         host_id = text(params, "session_id")
         if host_id:
             self.store.name(session, host_id)
@@ -475,9 +512,23 @@ class Engine:
         chosen = targets.session if params.get("latch", True) is True else targets.restarted
         target = chosen(session_of(params), self.store)
         trigger, who = text(params, "trigger"), text(params, "sender")
-        receipt = await self.stops.stop(self.request(text(params, "id"), target, trigger, who))
+        request = self.request(text(params, "id"), target, trigger, who, memory=_wanted(params))
+        receipt = await self.stops.stop(request)
         told = answers.lines(receipt, text(params, "lang") or None)
         return {"id": receipt["id"], "converged": receipt["converged"], "lines": told}
+
+    async def on_restore(self, peer: Peer, params: Params) -> Params:
+        """A person wants back what a stop of their session took out of its memory."""
+        session, lang = session_of(params), text(params, "lang") or None
+        who, receipt = text(params, "sender"), text(params, "receipt")
+        force = params.get("force") is True
+        try:
+            done = await self.restoring.by_receipt(receipt, who, force=force, only=session)
+        except GoneOn as error:
+            return {"lines": [say("gone_on_chat", lang, why=error)]}
+        except ClawstopError as error:
+            return {"lines": [say("not_restored", lang, why=error)]}
+        return {"lines": answers.restored(done, lang)}
 
     async def on_suspects(self, peer: Peer, params: Params) -> Params:
         """A person confirms: end the suspects that the last stop of their session has named."""
@@ -513,8 +564,23 @@ class Engine:
         grace: float | None = None,
         caller: int | None = None,
         suspects: bool = False,
+        memory: Wanted | None = None,
     ) -> Request:
         spare = frozenset(processes.ancestors(caller) if caller is not None else ())
         seconds = self.settings.grace_ms / 1000 if grace is None else grace
         name = id or secrets.token_hex(8)
-        return Request(name, target, trigger, who, seconds, spare, suspects)
+        wanted = memory or Wanted(rule="kill")
+        return Request(name, target, trigger, who, seconds, spare, suspects, memory=wanted)
+
+
+def _wanted(params: Params) -> Wanted:
+    """What a stop that was said in chat does to memory: nothing where the person begins anew, or
+    says that it shall be kept."""
+    keep = params.get("latch", True) is not True or params.get("keep") is True
+    return Wanted(rule="" if keep else "stop")
+
+
+def _asked(params: Params) -> float | None:
+    """When the message came in that a run answers."""
+    asked = params.get("asked")
+    return asked / 1000 if isinstance(asked, int | float) else None

@@ -7,7 +7,8 @@
     |-- EngineUnreachable    no engine answers                                         exit 1
     |-- ProtocolError        the other side speaks something else                      exit 1
     |-- TranscriptError      an agent's memory cannot be read or changed               exit 1
-    |   `-- GoneOn           it is not what it was any more                            exit 1
+    |   |-- GoneOn           it is not what it was any more                            exit 1
+    |   `-- NotNow           only its gateway can, and that is not there               exit 1
     |-- StoreError           the state database cannot be read or written              exit 1
     `-- SettingsError        a setting has an unknown name or a wrong type             exit 2
 
@@ -51,6 +52,10 @@ class GoneOn(TranscriptError):
     code = "gone_on"
 
 
+class NotNow(TranscriptError):
+    code = "not_now"
+
+
 class StoreError(ClawstopError):
     code = "store"
 
@@ -71,6 +76,7 @@ BY_CODE: dict[str, type[ClawstopError]] = {
         ProtocolError,
         TranscriptError,
         GoneOn,
+        NotNow,
         StoreError,
         SettingsError,
     )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from .events import EngineInfo, Message, Output, Receipt, Run, Stop, ToolCall
     from .reaping import Reaped
+    from .transcripts import Move
 
 hookspec = pluggy.HookspecMarker("clawstop")
 
@@ -84,6 +85,14 @@ def clawstop_reap(stop: Stop) -> Sequence[Reaped]:
     Called after the host ended the runs. A plugin that raises leaves the stop not converged.
     """
     raise NotImplementedError  # a specification: pluggy never calls it
+
+
+@hookspec
+def clawstop_memory_moved(move: Move) -> None:
+    """A conversation was rolled back (`move["did"]` is "remove") or restored ("restore").
+
+    For whoever keeps something about it elsewhere. The backup's path is in `move["backup"]`.
+    """
 
 
 @hookspec

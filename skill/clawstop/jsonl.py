@@ -97,12 +97,13 @@ def put_back(file: Path, backup: Backup, base: int) -> None:
         size = os.fstat(fd).st_size
         if size < base or not backups.is_prefix(fd, base, backup):
             raise GoneOn(f"the conversation in {file.name} has gone on since")
+        if size == base and base and tail.read(fd, base - 1, 1) != b"\n":
+            raise GoneOn(f"{file.name} ends in the middle of a line")
         try:
-            if size == base and base and tail.read(fd, base - 1, 1) != b"\n":
-                raise GoneOn(f"{file.name} ends in the middle of a line")
-            for chunk in backup.chunks(skip=size - base):
-                _write(fd, chunk)
-            os.fsync(fd)
+            with _same_time(fd):
+                for chunk in backup.chunks(skip=size - base):
+                    _write(fd, chunk)
+                os.fsync(fd)
         except OSError as error:
             os.ftruncate(fd, base)
             raise TranscriptError(f"{file.name} is as it was: {error.strerror}") from error
@@ -148,8 +149,18 @@ def _truncate(fd: int, file: Path, offset: int, size: int) -> None:
         raise TranscriptError(f"{file.name} was replaced meanwhile; try again")
     if here.st_size != size:
         raise TranscriptError(f"{file.name} was written to meanwhile; try again")
-    os.ftruncate(fd, offset)
-    os.fsync(fd)
+    with _same_time(fd):
+        os.ftruncate(fd, offset)
+        os.fsync(fd)
+
+
+@contextlib.contextmanager
+def _same_time(fd: int) -> Iterator[None]:
+    """A host of 2026.7 puts a conversation away whose file is newer than its last run."""
+    before = os.fstat(fd)
+    yield
+    if os.utime in os.supports_fd:
+        os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def _find(fd: int, file: Path, cut: Cut) -> Part | None:

@@ -1,8 +1,9 @@
 """The host's lock on a transcript, taken as the host takes it.
 
-`<transcript>.lock` is made with O_EXCL and says who holds it: pid, when, and the process's start
-time. It is held for a whole run. One whose holder is dead, or whose pid is somebody else's by now,
-holds nothing, and goes.
+`<transcript>.lock` is made only where there is none, and says who holds it: pid, when, and the
+process's start time. One whose holder is dead, or whose pid is somebody else's by now, holds
+nothing, and goes; so does one that has said nothing for half a minute. A host of 2026.7 also takes
+away the lock of a process whose arguments do not name it: so the engine is started with its name.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from . import processes
 from .errors import TranscriptError
 from .processes import Ident
 
+SILENT = 30.0  # seconds after which a lock that names nobody is the host's to take away, and ours
 PATIENCE = 3.0  # seconds; a run that was ended lets go of its lock within 0.1
 POLL = 0.02
 
@@ -33,18 +35,20 @@ def held(transcript: Path, patience: float = PATIENCE) -> Iterator[None]:
     deadline = time.monotonic() + patience
     while not _taken(file):
         holder = _holder(file)
-        if holder is not None and not _alive(holder):
+        if not _alive(holder) if holder else _silent(file):
             _break(file, holder)
         elif time.monotonic() > deadline:
             who = f"process {holder['pid']}" if holder else "somebody"
             raise TranscriptError(f"{who} is writing to {transcript.name}; end it and try again")
         else:
             time.sleep(POLL)
+    mine = file.stat().st_ino
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            file.unlink()
+            if file.stat().st_ino == mine:  # nobody took it from us
+                file.unlink()
 
 
 def _taken(file: Path) -> bool:
@@ -88,7 +92,14 @@ def _alive(holder: dict[str, Any]) -> bool:
     return psutil.pid_exists(pid)
 
 
-def _break(file: Path, holder: dict[str, Any]) -> None:
+def _silent(file: Path) -> bool:
+    try:
+        return time.time() - file.stat().st_mtime > SILENT
+    except OSError:
+        return False
+
+
+def _break(file: Path, holder: dict[str, Any] | None) -> None:
     """Take away the lock of a dead holder, and no other's that came in its place."""
     aside = file.with_name(f"{file.name}.{os.getpid()}.stale")
     with contextlib.suppress(OSError):

@@ -173,8 +173,11 @@ def sync_folder(folder: Path) -> None:
 
 def read_json(file: Path) -> dict[str, Any] | None:
     """A JSON object from a private file of ours, or None."""
-    if not is_private(file):
-        return None
+    return read_object(file) if is_private(file) else None
+
+
+def read_object(file: Path) -> dict[str, Any] | None:
+    """A JSON object from a file, or None."""
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -23,6 +23,7 @@ import pluggy
 from . import hookspecs
 from .events import EngineInfo, Message, Output, Receipt, Run, Stop, ToolCall
 from .reaping import Reaped
+from .transcripts import Move
 
 log = logging.getLogger("clawstop.plugins")
 
@@ -183,6 +184,9 @@ class Plugins:
                 log.exception("plugin %s failed in clawstop_reap", name)
                 failures.append(f"plugin {name} could not reap: {error!r}")
         return found, failures
+
+    async def memory_moved(self, move: Move) -> None:
+        await self._tell("clawstop_memory_moved", move=move)
 
     async def stop_finished(self, receipt: Receipt) -> None:
         await self._tell("clawstop_stop_finished", receipt=receipt)

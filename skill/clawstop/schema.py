@@ -54,9 +54,21 @@ FROZEN = """
 CREATE TABLE frozen (scope TEXT PRIMARY KEY, since REAL NOT NULL) WITHOUT ROWID;
 CREATE INDEX runs_alive ON runs (started) WHERE ended IS NULL;
 """
+# When the message came that a run answers, and the stop that ended it; the generation for which a
+# session's memory was rolled back; what is still to be done: rollbacks that had to wait, and a
+# restore under way.
+MEMORY = """
+ALTER TABLE runs ADD COLUMN asked REAL;
+ALTER TABLE runs ADD COLUMN stop TEXT;
+ALTER TABLE sessions ADD COLUMN clean INTEGER;
+CREATE TABLE rollbacks (
+    session TEXT PRIMARY KEY, cut TEXT NOT NULL, generation INTEGER NOT NULL, made REAL NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE restores (id TEXT PRIMARY KEY, moves TEXT NOT NULL, made REAL NOT NULL) WITHOUT ROWID;
+"""
 # Each takes the database from one version to the next. They only add: an older clawstop opens a
 # newer database and leaves alone what it does not know, unless that says it would lose something.
-MIGRATIONS = (SCHEMA, TRACES, FROZEN)
+MIGRATIONS = (SCHEMA, TRACES, FROZEN, MEMORY)
 OLDEST_READER = 1  # the oldest version that may write a database of the newest one
 BUSY_SECONDS = 5.0  # nobody but one engine writes; a longer wait means something is broken
 

@@ -132,7 +132,7 @@ async def serve(paths: Paths, job: Callable[[Engine], Awaitable[T]] | None = Non
             loop.add_signal_handler(number, server.leave)
     try:
         await server.startup()
-        await server.engine.stops.resume()
+        await server.engine.resume()
         if job is not None:
             return await job(server.engine)
         await server.main_loop()

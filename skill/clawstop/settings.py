@@ -36,6 +36,9 @@ class Settings:
     grace_ms: int
     escalate: str
     max_run_minutes: int
+    rollback: Mapping[str, bool]
+    backups_keep: int
+    backups_days: int
     receipts_keep: int
     receipts_days: int
 
@@ -55,10 +58,18 @@ class Settings:
         for key in values:
             name = ENVIRONMENT + key.upper()
             if name in environ:
-                text = environ[name]
-                number = declared()[key]["type"] == "integer" and text.isascii() and text.isdigit()
-                values[key] = _checked(name, key, int(text) if number else text)
+                values[key] = _checked(name, key, _typed(environ[name], declared()[key]["type"]))
         return cls(**values)
+
+
+def _typed(text: str, wanted: str) -> Any:
+    """A value of the environment; one that is nothing of its kind stays text, and is refused."""
+    if wanted == "object":
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return int(text) if wanted == "integer" and text.isascii() and text.isdigit() else text
 
 
 def _checked(where: str, key: str, value: Any) -> Any:
@@ -68,6 +79,14 @@ def _checked(where: str, key: str, value: Any) -> Any:
         if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
             return value
         raise SettingsError(f"{where}: expected a whole number from {low} to {high}, got {value!r}")
+    if about["type"] == "object":
+        known = about["properties"]
+        given = value if isinstance(value, dict) else {"": None}
+        for name, switch in given.items():
+            if name not in known or not isinstance(switch, bool):
+                switches = ", ".join(f'"{name}": true or false' for name in known)
+                raise SettingsError(f"{where}: expected {{{switches}}}, got {value!r}")
+        return {**about["default"], **given}
     if value in about["choices"]:
         return value
     raise SettingsError(f"{where}: expected one of {', '.join(about['choices'])}, got {value!r}")
@@ -75,10 +94,10 @@ def _checked(where: str, key: str, value: Any) -> Any:
 
 def markdown() -> str:
     """docs/settings.md, from claw.json."""
-    rows = [
-        f"| `{key}` | {_type(about)} | `{about['default']}` | {about['about']} |"
-        for key, about in declared().items()
-    ]
+    rows = [_row(key, about) for key, about in declared().items()]
+    for key, about in declared().items():
+        inside = about.get("properties", {})
+        rows += [_row(f"{key}.{name}", one) for name, one in inside.items()]
     return "\n".join(
         [
             "# Settings",
@@ -95,7 +114,14 @@ def markdown() -> str:
     )
 
 
+def _row(key: str, about: Mapping[str, Any]) -> str:
+    default = json.dumps(about["default"]) if about["type"] != "string" else about["default"]
+    return f"| `{key}` | {_type(about)} | `{default}` | {about['about']} |"
+
+
 def _type(about: Mapping[str, Any]) -> str:
+    if about["type"] in ("boolean", "object"):
+        return "`true` or `false`" if about["type"] == "boolean" else "as below"
     if about["type"] == "integer":
         return f"whole number, {about['minimum']} to {about['maximum']}"
     return " or ".join(f"`{choice}`" for choice in about["choices"])

@@ -1,6 +1,6 @@
 """One stop from the first word to the receipt, in the order that the design gives:
 
-    latch and bump -> end the runs -> drain what waits -> kill the processes -> receipt
+    latch and bump -> end the runs -> drain -> kill the processes -> roll back memory -> receipt
 
 Step 1 is the stop; the rest is clean-up that can be done again. So a crash anywhere is answered by
 doing the rest once more: `resume` at the next start, or when a gateway connects again.
@@ -18,13 +18,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from . import cgroups, leases, ownership, processes, reaping, receipts, suspects
+from . import cgroups, leases, ownership, processes, reaping, receipts, scopes, suspects
 from .bridges import Bridges, Drained, Ended
 from .cookies import Owner
 from .errors import ClawstopError, StoreError
 from .events import Stop
 from .freezing import Freezer
 from .ledger import Ledger
+from .memory import Memory, Rolled, Wanted
 from .ownership import Proofs
 from .plugins import Plugins
 from .processes import Found, Ident, Match, Owned
@@ -56,6 +57,7 @@ class Request:
     spare: frozenset[Ident] = field(default_factory=frozenset)
     suspects: bool = False  # end those too
     signal: str = "TERM"  # what processes are told to leave with, unless their lease says
+    memory: Wanted = field(default_factory=Wanted)
     at: float | None = None  # when it was said, if that was earlier than now
 
     def dump(self) -> dict[str, Any]:
@@ -66,15 +68,17 @@ class Request:
             "grace": self.grace,
             "spare": [[ident.pid, ident.start] for ident in self.spare],
             "signal": self.signal,
+            "memory": vars(self.memory),
         }
 
     @classmethod
     def parse(cls, id: str, stored: dict[str, Any]) -> Request:
         spare = frozenset(Ident(pid, start) for pid, start in stored["spare"])
         target = Target(**stored["target"])
-        told = stored.get("signal", "TERM")  # an older clawstop wrote none
+        told = stored.get("signal", "TERM")  # an older clawstop wrote neither
+        memory = Wanted(**stored.get("memory", {}))
         about = stored["trigger"], stored["who"], stored["grace"]
-        return cls(id, target, *about, spare, signal=told)
+        return cls(id, target, *about, spare, signal=told, memory=memory)
 
 
 class Stops:
@@ -90,6 +94,7 @@ class Stops:
         settings: Callable[[], Settings],
         proofs: Callable[[], Proofs],
         freezer: Freezer,
+        memory: Memory,
         workspaces: Callable[[Target], list[Path]],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -102,9 +107,10 @@ class Stops:
         self._settings = settings
         self._proofs = proofs
         self._freezer = freezer
+        self._memory = memory
         self._workspaces = workspaces
         self._clock = clock
-        self._running: dict[str, asyncio.Task[dict[str, Any]]] = {}
+        self._running: dict[str, tuple[asyncio.Task[dict[str, Any]], Target]] = {}
         self._slots = asyncio.Semaphore(PARALLEL)
         # Latches that could not be saved: they hold in memory and are tried again until they are.
         self.brakes: dict[str, Request] = {}
@@ -115,12 +121,12 @@ class Stops:
 
     async def stop(self, request: Request) -> dict[str, Any]:
         """Carry out a stop and return its receipt. The same id twice is the same stop."""
-        task = self._running.get(request.id)
+        task, _ = self._running.get(request.id, (None, None))
         if task is None:
             # At once, before anything else can run: what the target covers must not change first.
             bumped, problems = self.latch(request)
             task = asyncio.create_task(self._run(request, bumped, problems))
-            self._running[request.id] = task
+            self._running[request.id] = task, request.target
             task.add_done_callback(lambda _: self._running.pop(request.id, None))
         return await asyncio.shield(task)  # a caller that goes away does not take the stop with it
 
@@ -138,7 +144,8 @@ class Stops:
 
     async def settle(self) -> None:
         """Wait for the stops that are under way."""
-        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        tasks = [task for task, _ in self._running.values()]
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(
         self, request: Request, bumped: dict[str, int], problems: list[str]
@@ -173,6 +180,7 @@ class Stops:
         seen = asyncio.create_task(asyncio.to_thread(self._find, stop.concerns))
         await self._plugins.stop_started(stop)
         ended = await self._bridges.end(request.target.sessions, request.target.scopes)
+        problems += self._note_ended(request, ended)
         lap("ended")
         there = await self._looked(seen)
         leased = [one for one in there or () if not stop.owns(one.owner)]
@@ -190,11 +198,15 @@ class Stops:
         by_host = reaping.ended_by_host(mine, reaped, time.perf_counter, begun)
 
         problems += ended.unanswered + drained.problems + failures
+        alive = [problem for result in reaped for problem in result.problems()]
+        unverified = bool(alive or failures or ended.alive or ended.unanswered)
+        rolled = await self._roll_back(request, bumped, unverified)
+        lap("rolled_back")
         advice = "" if self._escalation == "never" else ADVICE
         problems += [
             f"run {run['run']} of {run['session']} is still alive{advice}" for run in ended.alive
         ]
-        problems += [problem for result in reaped for problem in result.problems()]
+        problems += alive + rolled.problems
         receipt = {
             "id": request.id,
             "attempt": earlier["attempt"] + 1 if earlier else 1,
@@ -215,6 +227,8 @@ class Stops:
             "processes": [o.as_dict() for o in chain(by_host, *(r.outcomes for r in reaped))],
             "leased": [_leased(one) for one in leased if not processes.gone(one.ident)],
             "suspects": suspected,
+            "memory": rolled.rows,
+            "notes": rolled.notes,
             "left": problems,
             "converged": not problems,
             "ms": steps,
@@ -222,11 +236,41 @@ class Stops:
         written = self._write(receipt)
         # A gateway that comes back is asked for the rest.
         away = any(rung["ended"] for rung in escalated)
-        again = ended.unanswered or drained.problems or failures or away
+        again = ended.unanswered or drained.problems or failures or away or rolled.again
         if not again and request.id not in self.brakes:
             self._store.finish_stop(request.id)
+        for move in filter(lambda row: "did" in row, rolled.rows):
+            await self._plugins.memory_moved(move)
         await self._plugins.stop_finished(written)
         return written
+
+    def _note_ended(self, request: Request, ended: Ended) -> list[str]:
+        """On disk, as only the gateway knows which runs were alive: a crash must not lose it."""
+        runs = [*ended.ended, *ended.alive]
+        try:
+            self._store.ended_by(request.id, [(run["run"], run["session"]) for run in runs])
+        except StoreError as error:
+            return [str(error)]
+        return []
+
+    async def _roll_back(
+        self, request: Request, bumped: dict[str, int], unverified: bool
+    ) -> Rolled:
+        """Not while the stop itself is not on disk: it is done once more then."""
+        if request.id in self.brakes:
+            return Rolled()
+        cuts = self._memory.cuts(request.id, request.memory, request.target, bumped)
+        return await self._memory.roll_back(request.id, request.target, cuts, bumped, unverified)
+
+    async def finished(self, session: str, seconds: float) -> None:
+        """Wait, not for long, until no stop that concerns this session is under way."""
+        mine = [
+            task
+            for task, target in self._running.values()
+            if session in target.sessions or any(scopes.covers(s, session) for s in target.scopes)
+        ]
+        if mine:
+            await asyncio.wait(mine, timeout=seconds)
 
     async def _escalate(self, request: Request, ended: Ended) -> list[dict[str, Any]]:
         """The last rung: a gateway whose run cannot be ended is ended, if the person wants that.
@@ -315,23 +359,19 @@ class Stops:
         something else."""
         begun = time.perf_counter()
         reaped = await self._end_these(named, session, self._settings().grace_ms / 1000)
-        problems = reaped.problems()
+        took = round((time.perf_counter() - begun) * 1000, 1)
+        killed = [outcome.as_dict() for outcome in reaped.outcomes]
+        more = {"processes": killed, "left": reaped.problems(), "ms": {"killed": took}}
+        return self.record(id, "/suspects", who, session, **more)
+
+    def record(self, id: str, trigger: str, who: str, target: str, **more: Any) -> dict[str, Any]:
+        """A receipt for something that a person did to what was stopped, and that stopped
+        nothing."""
         nothing: dict[str, Any] = {"scopes": [], "spared": [], "sessions": {}, "runs": []}
-        nothing |= {"tools": [], "drained": {}, "leased": [], "suspects": []}
-        return self._write(
-            {
-                "id": id,
-                "at": round(self._clock(), 3),
-                "trigger": "/suspects",
-                "who": who,
-                "target": session,
-                **nothing,
-                "processes": [outcome.as_dict() for outcome in reaped.outcomes],
-                "left": problems,
-                "converged": not problems,
-                "ms": {"killed": round((time.perf_counter() - begun) * 1000, 1)},
-            }
-        )
+        nothing |= {"tools": [], "drained": {}, "processes": [], "leased": [], "suspects": []}
+        about = {"id": id, "at": round(self._clock(), 3), "trigger": trigger, "who": who}
+        body = {**about, "target": target, **nothing, "memory": [], "left": [], "ms": {}, **more}
+        return self._write({**body, "converged": not body["left"]})
 
     async def _drain(
         self, request: Request, bumped: dict[str, int], leased: Collection[str]

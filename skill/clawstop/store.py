@@ -15,7 +15,7 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,12 +131,19 @@ class Store:
         ).fetchone()
         return int(row[0]) if row else self.first_generation
 
-    def bind(self, run: str, session: str, cause: str, reports: Sequence[str] = ()) -> Standing:
+    def bind(
+        self,
+        run: str,
+        session: str,
+        cause: str,
+        reports: Sequence[str] = (),
+        asked: float | None = None,
+    ) -> Standing:
         """Bind a run to the generation of what caused it; a run is bound once and for ever.
 
         `cause` "message" is a person's message. Anything else belongs to the generation of what it
         reports (a child session, `exec:<id>`, `job:<id>`), or, when that cannot be named, to the
-        oldest one still open.
+        oldest one still open. `asked` is when the message came in that it answers.
         """
         standing = self.standing(session, run)
         if standing.bound is not None:
@@ -150,8 +157,9 @@ class Store:
             else:
                 generation = min(current, self._caused_by(session, reports))
             self._db.execute(
-                "INSERT INTO runs (id, session, generation, cause, started) VALUES (?, ?, ?, ?, ?)",
-                (run, session, generation, cause, self._clock()),
+                "INSERT INTO runs (id, session, generation, cause, started, asked) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (run, session, generation, cause, self._clock(), asked),
             )
         return self.standing(session, run)
 
@@ -293,6 +301,85 @@ class Store:
             "WHERE r.ended IS NULL AND r.started < ? AND r.generation = s.generation"
         )
         return list(self._db.execute(query, (self._clock() - seconds,)))
+
+    def ended_by(self, stop: str, runs: Iterable[tuple[str, str]]) -> None:
+        """These (run, session) were alive when the stop came."""
+        with self._transaction():
+            for run, session in runs:
+                self._db.execute(
+                    "UPDATE runs SET stop = ? WHERE id = ? AND session = ?", (stop, run, session)
+                )
+
+    def tasks(self, stop: str, bumped: Mapping[str, int]) -> dict[str, float]:
+        """Session -> since when it worked on what this stop has ended; idle ones are left out.
+
+        A message that waited for the run before it counts from that one's end.
+        """
+        query = (
+            "SELECT MAX(COALESCE(r.asked, r.started), COALESCE((SELECT MAX(o.ended) FROM runs AS o "
+            "WHERE o.session = r.session AND o.id != r.id AND o.ended <= r.started), 0)) "
+            "FROM runs AS r LEFT JOIN stops AS s ON s.id = ?1 "
+            "WHERE r.session = ?2 AND r.generation < ?3 "
+            "AND (r.stop = ?1 OR r.ended IS NULL OR r.ended >= s.created)"
+        )
+        begun = {
+            session: [row[0] for row in self._db.execute(query, (stop, session, generation))]
+            for session, generation in bumped.items()
+        }
+        return {session: min(times) for session, times in begun.items() if times}
+
+    # -- memory that is to be changed
+
+    def postpone(self, session: str, cut: dict[str, Any], generation: int) -> None:
+        """A rollback that could not be made yet; an earlier one of the session stands."""
+        with self._transaction():
+            self._db.execute(
+                "INSERT OR IGNORE INTO rollbacks VALUES (?, ?, ?, ?)",
+                (session, json.dumps(cut), generation, self._clock()),
+            )
+
+    def postponed(self, session: str) -> dict[str, Any] | None:
+        """The cut of a rollback that still waits, if nothing has run in the session since."""
+        row = self._db.execute(
+            "SELECT cut FROM rollbacks AS b WHERE session = ? AND NOT EXISTS (SELECT 1 FROM runs "
+            "AS r WHERE r.session = b.session AND r.generation >= b.generation)",
+            (session,),
+        ).fetchone()
+        return dict(json.loads(row[0])) if row else None
+
+    def rolled_back(self, session: str, generation: int | None) -> None:
+        """Nothing waits any more: it was made, in this generation, or is not to be made."""
+        with self._transaction():
+            self._db.execute("DELETE FROM rollbacks WHERE session = ?", (session,))
+            self._db.execute("UPDATE sessions SET clean = ? WHERE key = ?", (generation, session))
+
+    def on_standby(self, session: str) -> bool:
+        """Stopped, and its memory is as before the task."""
+        row = self._db.execute(
+            "SELECT clean = generation FROM sessions WHERE key = ?", (session,)
+        ).fetchone()
+        return bool(row and row[0]) and self._latched_since(session) is not None
+
+    def last_run_in(self, sessions: Iterable[str]) -> str | None:
+        """The session of these in which something was last asked for."""
+        inside = set(sessions)
+        rows = self._db.execute("SELECT session FROM runs ORDER BY started DESC")
+        return next((session for (session,) in rows if session in inside), None)
+
+    def begin_restore(self, id: str, moves: list[dict[str, Any]]) -> None:
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO restores VALUES (?, ?, ?)", (id, json.dumps(moves), self._clock())
+            )
+
+    def restores(self) -> list[tuple[str, list[dict[str, Any]]]]:
+        """(id, moves) of the restores that were begun and not finished."""
+        rows = self._db.execute("SELECT id, moves FROM restores ORDER BY made")
+        return [(id, json.loads(moves)) for id, moves in rows]
+
+    def finish_restore(self, id: str) -> None:
+        with self._transaction():
+            self._db.execute("DELETE FROM restores WHERE id = ?", (id,))
 
     def prune(self, days: float = KEPT_DAYS) -> None:
         """Forget ended runs and finished stops of long ago. Sessions and message ids are kept."""

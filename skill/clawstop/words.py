@@ -14,6 +14,40 @@ TEXTS: dict[str, tuple[str, str]] = {
         "stopped {target}: nothing was running; it waits for your next message, receipt {id}",
         "已停止 {target}:没有正在运行的任务;等待你的下一条消息,回执 {id}",
     ),
+    "forgotten": (
+        "forgotten, as if never asked: {text} ({count} entries; /restore or "
+        "`clawstop restore {id}` brings them back)",
+        "已忘记该任务:{text}({count} 条记录;发送 /restore 或运行 clawstop restore {id} 可恢复)",
+    ),
+    "remembered": (
+        "memory of {session} was not touched: {why}",
+        "{session} 的记忆未改动:{why}",
+    ),
+    "noted": (
+        "files that it wrote for itself meanwhile, left as they are: {files}",
+        "任务期间它写过的记忆文件(未改动):{files}",
+    ),
+    "memory_back": (
+        "{session} remembers again: {count} entries (undo: clawstop restore {id})",
+        "{session} 的记忆已恢复:{count} 条记录(撤销:clawstop restore {id})",
+    ),
+    "memory_gone": (
+        "{session} has forgotten again: {count} entries (undo: clawstop restore {id})",
+        "{session} 已再次忘记:{count} 条记录(撤销:clawstop restore {id})",
+    ),
+    "would_forget": ("would forget", "将忘记"),
+    "gone_on": (
+        "{why}; add --force to go back to what was, what was said since stays as a branch",
+        "{why};加 --force 可回到当时,之后的对话会作为分支保留",
+    ),
+    "gone_on_chat": (
+        "not restored: {why}. Send `/restore --force` to go back to what was; what was said since "
+        "stays as a branch.",
+        "未恢复:{why}。发送 /restore --force 可回到当时;之后的对话会作为分支保留。",
+    ),
+    "not_restored": ("not restored: {why}", "未恢复:{why}"),
+    "is_standby": ("standby", "待命"),
+    "restored": ("restored", "已恢复"),
     "already_done": ("already done: {calls}", "停止前已完成:{calls}"),
     "maybe_done": ("cut off, outcome unknown: {calls}", "被中断,结果未知:{calls}"),
     "and_more": ("{calls} and {count} more", "{calls} 等另外 {count} 项"),

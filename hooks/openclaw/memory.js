@@ -1,0 +1,66 @@
+// Conversations in the host's own database: reading the active branch, and moving the host's pointer to its newest
+// entry. Nothing is ever removed; what a pointer was moved away from stays as a branch.
+import fs from "node:fs";
+import { agentOf } from "./mirror.js";
+
+const agentSessions = import("openclaw/plugin-sdk/agent-sessions").catch(() => undefined); // see host.js
+const WINDOW_BYTES = 1 << 26;
+const SHOWN = 80; // characters of a text that the engine is told
+
+export const canMove = async () => Boolean((await agentSessions)?.SessionManager?.open);
+
+// At most so many of its newest entries; 0: all of them.
+async function open(api, session, most = 0) {
+  const manager = (await agentSessions)?.SessionManager;
+  if (!manager?.open) throw new Error("this release has no SessionManager.open");
+  const agentId = agentOf(session);
+  const { getSessionEntry, resolveStorePath } = api.runtime.agent.session;
+  const entry = getSessionEntry({ agentId, sessionKey: session });
+  if (!entry?.sessionId) return undefined;
+  const storePath = resolveStorePath(api.runtime.config.current().session?.store, { agentId });
+  const target = { agentId, sessionKey: session, sessionId: entry.sessionId, storePath };
+  return most && manager.openBounded ? manager.openBounded(target, { maxBytes: WINDOW_BYTES, maxEvents: most }) : manager.open(target);
+}
+
+export async function read(api, { session, most }) {
+  const branch = (await open(api, session, most))?.getBranch() ?? [];
+  return { entries: branch.toReversed().map(slim), whole: !most || branch.length < most };
+}
+
+// The entries from `first` to the newest one, a line each.
+export async function dump(api, { session, first, leaf, file }) {
+  const manager = await open(api, session);
+  const branch = manager?.getBranch() ?? [];
+  const begin = branch.findIndex((entry) => entry.id === first);
+  if (begin < 0 || manager.getLeafId() !== leaf) throw new Error(`${session} was written to meanwhile`);
+  fs.writeFileSync(file, branch.slice(begin).map((entry) => `${JSON.stringify(entry)}\n`).join(""), { flag: "w", mode: 0o600 });
+  return {};
+}
+
+// Gives where the pointer is afterwards. Only from where it was expected: nobody's words are lost that came since.
+export async function move(api, busy, { session, from, to }) {
+  if (busy(session)) throw new Error(`${session} is at work`);
+  const manager = await open(api, session);
+  const leaf = manager?.getLeafId() ?? null;
+  if (leaf !== to && leaf === from) {
+    manager.appendLeafControl({ targetId: to, appendParentId: to });
+    await forget(api, { session });
+  }
+  return { leaf: (await open(api, session))?.getLeafId() ?? null };
+}
+
+// Without a new `updatedAt` the host would begin the conversation anew; and it would tell the agent of an abort.
+export async function forget(api, { session }) {
+  const update = () => ({ updatedAt: Date.now(), abortedLastRun: false });
+  await api.runtime.agent.session.patchSessionEntry({ agentId: agentOf(session), sessionKey: session, update });
+  return {};
+}
+
+// What the engine needs to find a task.
+function slim({ type, id, parentId, timestamp, message }) {
+  if (!message) return { type, id, parentId, timestamp };
+  const { role, stopReason, model, content } = message;
+  const parts = typeof content === "string" ? [{ type: "text", text: content }] : (content ?? []);
+  const texts = parts.map((part) => ({ type: part.type, ...(part.type === "text" && { text: String(part.text ?? "").slice(0, SHOWN) }) }));
+  return { type, id, parentId, timestamp, message: { role, stopReason, model, content: texts } };
+}
