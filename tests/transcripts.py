@@ -5,8 +5,15 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
+
+from clawstop import cookies
+from clawstop.cookies import Owner
+from clawstop.paths import Paths
+from clawstop.store import Store
 
 SESSION = "agent:dev1:main"
 BEGIN = 1_800_000_000.0  # when the first entry was written; each next one a second later
@@ -85,3 +92,42 @@ def working() -> Tree:
     tree.user("the task")
     tree.calls()
     return tree
+
+
+class Place:
+    """A state folder with an agent, its conversations in files, and processes that it owns."""
+
+    def __init__(self, folder: Path, tree: Tree, session: str = SESSION) -> None:
+        self.paths = Paths(folder / "openclaw")
+        self.paths.prepare()
+        self.file = self.add(session, tree)
+
+    @property
+    def logs(self) -> Path:
+        return self.paths.openclaw / "agents" / "dev1" / "interrupt-logs"
+
+    def add(self, session: str, tree: Tree) -> Path:
+        """Another conversation of the same agent; it is the newest."""
+        folder = self.paths.openclaw / "agents" / "dev1" / "sessions"
+        index = folder / "sessions.json"
+        known = json.loads(index.read_text()) if index.exists() else {}
+        file = tree.write(folder / f"s{len(known)}.jsonl")
+        known[session] = {"sessionId": file.stem, "sessionFile": str(file), "abortedLastRun": True}
+        index.write_text(json.dumps(known))
+        moment = BEGIN + len(known)
+        os.utime(file, (moment, moment))
+        return file
+
+    def begin(self, asked: float, session: str = SESSION, run: str = "r1") -> None:
+        """A run, as a gateway that died since would have left it."""
+        store = Store.open(self.paths.database)
+        store.bind(run, session, "message", asked=asked)
+        store.close()
+
+    def process(self, command: str = "exec sleep 60") -> subprocess.Popen[bytes]:
+        cookie = cookies.format(Owner(self.paths.state_id, SESSION, 1))
+        env = {**os.environ, cookies.VARIABLE: cookie}
+        return subprocess.Popen(["sh", "-c", command], env=env)
+
+    def made(self) -> list[Path]:
+        return sorted(self.logs.glob("rollback-*.jsonl"))

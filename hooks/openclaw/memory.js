@@ -4,6 +4,8 @@ import fs from "node:fs";
 import { agentOf } from "./mirror.js";
 
 const agentSessions = import("openclaw/plugin-sdk/agent-sessions").catch(() => undefined); // see host.js
+const transcripts = import("openclaw/plugin-sdk/session-transcript-runtime").catch(() => undefined);
+const AGAIN_MS = 1000; // an open page that looks while the host sorts its history anew is told once more
 const WINDOW_BYTES = 1 << 26;
 const SHOWN = 80; // characters of a text that the engine is told
 
@@ -19,7 +21,8 @@ async function open(api, session, most = 0) {
   if (!entry?.sessionId) return undefined;
   const storePath = resolveStorePath(api.runtime.config.current().session?.store, { agentId });
   const target = { agentId, sessionKey: session, sessionId: entry.sessionId, storePath };
-  return most && manager.openBounded ? manager.openBounded(target, { maxBytes: WINDOW_BYTES, maxEvents: most }) : manager.open(target);
+  const opened = most && manager.openBounded ? manager.openBounded(target, { maxBytes: WINDOW_BYTES, maxEvents: most }) : manager.open(target);
+  return Object.assign(opened, { target });
 }
 
 export async function read(api, { session, most }) {
@@ -45,8 +48,16 @@ export async function move(api, busy, { session, from, to }) {
   if (leaf !== to && leaf === from) {
     manager.appendLeafControl({ targetId: to, appendParentId: to });
     await forget(api, { session });
+    await lookAgain(manager.target);
   }
   return { leaf: (await open(api, session))?.getLeafId() ?? null };
+}
+
+// Pages that show this conversation read it again; else their next message would be refused.
+async function lookAgain(target) {
+  const publish = async () => (await transcripts)?.publishSessionTranscriptUpdateByIdentity?.(target);
+  await publish();
+  setTimeout(() => publish().catch(() => undefined), AGAIN_MS).unref();
 }
 
 // Without a new `updatedAt` the host would begin the conversation anew; and it would tell the agent of an abort.

@@ -168,7 +168,7 @@ class Commands:
         problems += [f"gateway {pid} runs but is not connected" for pid in self._bridges.absent()]
         problems += [f"stop {id} is not on disk: free some space" for id in self._stops.brakes]
         problems += [lost for bridge in self._bridges for lost in bridge.reduced()]
-        mirror = self._stops.mirror()
+        mirror, standby = self._stops.mirror(), set(self._store.on_standby())
         runs: dict[str, list[str]] = {}
         for run, session, _ in self._store.live_runs():
             runs.setdefault(session, []).append(run)
@@ -186,10 +186,10 @@ class Commands:
                     "session": key,
                     "generation": self._store.generation(key),
                     "stopped_since": engine.standing(key).latched_since,
-                    "standby": self._store.on_standby(key),
+                    "standby": key in standby,
                     "runs": runs.get(key, []),
                 }
-                for key in sorted({*mirror["sessions"], *runs})
+                for key in sorted({*mirror["sessions"], *runs, *standby})
             ],
             "latches": sorted(mirror["latches"]),
             "frozen": mirror["frozen"],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import json
 import os
 import secrets
@@ -142,7 +143,8 @@ class EmbeddedHost:
 
     async def _start_run(self, session: str, text: str, cause: str, id: str) -> str:
         run = Run(id, session, cause)
-        answer = await self._ask("run_start", run=id, session=session, cause=cause)
+        asked = int(self.clock() * 1000)
+        answer = await self._ask("run_start", run=id, session=session, cause=cause, asked=asked)
         if answer is None or answer["refusal"]:
             reason = answer["refusal"] if answer else "the engine does not answer"
             self._note(session, "refused", f"run: {reason}")
@@ -303,7 +305,8 @@ class EmbeddedHost:
         folder = self.paths.openclaw / "agents" / scopes.agent_of(session) / "sessions"
         folder.mkdir(parents=True, exist_ok=True)
         known = self._sessions()
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.clock()))
+        moment = datetime.datetime.fromtimestamp(self.clock(), datetime.UTC)
+        now = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         if session not in known:
             id = secrets.token_hex(8)
             file = folder / f"{id}.jsonl"

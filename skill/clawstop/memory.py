@@ -144,15 +144,13 @@ class Memory:
 
     # -- rolling back
 
-    async def roll_back(
-        self, stop: str, target: Target, cuts: Cuts, bumped: Mapping[str, int], unverified: bool
-    ) -> Rolled:
+    async def roll_back(self, stop: str, target: Target, cuts: Cuts, unverified: bool) -> Rolled:
         rolled = Rolled()
         if cuts:
             folders = self._workspaces(target)
             rolled.notes = await asyncio.to_thread(_notes, folders, cuts)
         for session, cut in cuts.items():
-            generation = bumped.get(session, self._store.generation(session))
+            generation = self._store.generation(session)
             async with self.quiet(session):
                 try:
                     await self._one(stop, session, cut, generation, unverified, rolled)
@@ -171,7 +169,7 @@ class Memory:
         if unverified:
             rolled.rows.append({"session": session, "why": "not before everything is dead"})
             return
-        about = {"session": session, "generation": generation - 1, "receipt": stop}
+        about = {"session": session, "generation": generation, "receipt": stop}
         try:
             move = await self._of(session).remove(session, cut, about)
         except NotNow:

@@ -260,7 +260,7 @@ class Stops:
         if request.id in self.brakes:
             return Rolled()
         cuts = self._memory.cuts(request.id, request.memory, request.target, bumped)
-        return await self._memory.roll_back(request.id, request.target, cuts, bumped, unverified)
+        return await self._memory.roll_back(request.id, request.target, cuts, unverified)
 
     async def finished(self, session: str, seconds: float) -> None:
         """Wait, not for long, until no stop that concerns this session is under way."""

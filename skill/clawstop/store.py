@@ -351,14 +351,13 @@ class Store:
         """Nothing waits any more: it was made, in this generation, or is not to be made."""
         with self._transaction():
             self._db.execute("DELETE FROM rollbacks WHERE session = ?", (session,))
+            self._ensure(session)
             self._db.execute("UPDATE sessions SET clean = ? WHERE key = ?", (generation, session))
 
-    def on_standby(self, session: str) -> bool:
-        """Stopped, and its memory is as before the task."""
-        row = self._db.execute(
-            "SELECT clean = generation FROM sessions WHERE key = ?", (session,)
-        ).fetchone()
-        return bool(row and row[0]) and self._latched_since(session) is not None
+    def on_standby(self) -> list[str]:
+        """Sessions that are stopped, and whose memory is as before the task."""
+        rows = self._db.execute("SELECT key FROM sessions WHERE clean = generation").fetchall()
+        return [key for (key,) in rows if self._latched_since(key) is not None]
 
     def last_run_in(self, sessions: Iterable[str]) -> str | None:
         """The session of these in which something was last asked for."""

@@ -1,0 +1,573 @@
+"""What an agent remembers after a stop: without a gateway, and on the embedded host."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zoo
+from clawstop import receipts
+from clawstop.embedded import EmbeddedHost, Exec, Say, Script
+from clawstop.errors import GoneOn, NotPermitted, UsageError
+from clawstop.paths import Paths
+from clawstop.server import Server
+from product import Patch, Product, crash_at
+from transcripts import BEGIN, SESSION, Place, Tree, talked, working
+from wire import bridge, engine
+
+OTHER = "agent:dev1:other"
+FREEZER = Path("/sys/fs/cgroup/freezer")  # v1: who is frozen in it does not even die of SIGKILL
+SCRIPTS: dict[str, Script] = {
+    "work": [Say("working"), Exec("sleep 60", background=True), Exec("sleep 60"), Say("done")],
+    "note": [
+        Exec("echo x >> MEMORY.md; mkdir -p memory; echo y > memory/day.md"),
+        Exec("sleep 60"),
+    ],
+    "short": [Exec("true"), Say("short done")],
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path, working())
+
+
+@pytest.fixture(scope="module")
+def product(tmp_path_factory: pytest.TempPathFactory) -> Product:
+    return Product(tmp_path_factory.mktemp("product"))
+
+
+def stop(product: Product, place: Place, *args: str) -> dict[str, Any]:
+    return dict(product.json(place.paths.openclaw, "stop", *args))
+
+
+def undo(product: Product, place: Place, *args: str) -> subprocess.CompletedProcess[str]:
+    return product.run(place.paths.openclaw, "restore", *args)
+
+
+# -- without a gateway, as the first tool of this kind was used
+
+
+def test_a_named_agents_last_turn_goes_and_comes_back(product: Product, place: Place) -> None:
+    before = place.file.read_bytes()
+    receipt = stop(product, place, "dev1")
+    assert receipt["converged"], receipt["left"]
+    (move,) = receipt["memory"]
+    kept = place.file.read_bytes()
+    assert kept == b"".join(working().lines[:3])
+    backup = Path(move["backup"]).read_bytes().split(b"\n", 1)
+    header = json.loads(backup[0])
+    assert (header["receipt"], header["session"]) == (receipt["id"], SESSION)
+    assert (header["file"], header["generation"]) == (str(place.file), 1)
+    assert "standby" in product.run(place.paths.openclaw, "status").stdout
+    assert kept + backup[1] == before
+    index = json.loads((place.file.parent / "sessions.json").read_text())
+    assert index[SESSION]["abortedLastRun"] is False, "nobody tells the agent of it"
+    done = undo(product, place, receipt["id"])
+    assert done.returncode == 0, done.stderr
+    assert place.file.read_bytes() == before
+    assert "remembers again" in done.stdout
+
+
+def test_a_finished_turn_goes_too_when_no_gateway_runs(product: Product, tmp_path: Path) -> None:
+    place = Place(tmp_path, talked())
+    assert stop(product, place, "dev1")["memory"][0]["text"] == "hello"
+    assert place.file.read_bytes() == talked().lines[0]
+
+
+def test_of_an_agent_the_newest_conversation_is_meant_and_of_all_none(
+    product: Product, place: Place
+) -> None:
+    newer = place.add(OTHER, working())
+    assert stop(product, place, "all")["memory"] == []
+    receipt = stop(product, place, "dev1")
+    assert [move["session"] for move in receipt["memory"]] == [OTHER]
+    assert place.file.read_bytes() == working().data
+    assert newer.read_bytes() != working().data
+
+
+@pytest.mark.parametrize("words", [("--keep",), ("--no-rollback",), ("--keep", "--turns", "2")])
+def test_memory_is_kept_if_that_is_wanted(
+    product: Product, place: Place, words: tuple[str, ...]
+) -> None:
+    assert stop(product, place, "dev1", *words)["memory"] == []
+    assert place.file.read_bytes() == working().data
+
+
+def test_the_setting_keeps_it_too(product: Product, place: Place) -> None:
+    off = '{"kill": false}'
+    args = ("stop", "dev1", "--json")
+    done = product.run(place.paths.openclaw, *args, CLAWSTOP_ROLLBACK=off)
+    assert json.loads(done.stdout)["memory"] == []
+    assert place.file.read_bytes() == working().data
+
+
+def test_more_turns_or_from_an_entry_on(product: Product, place: Place) -> None:
+    assert stop(product, place, "dev1", "--turns", "2")["memory"][0]["text"] == "hello"
+    assert place.file.read_bytes() == working().lines[0]
+    assert undo(product, place).returncode == 0
+    refused = product.run(place.paths.openclaw, "stop", "dev1", "--to", "e2")
+    assert refused.returncode == 2
+    assert "--to needs a session's key" in refused.stderr
+    stop(product, place, SESSION, "--to", "e2")
+    assert place.file.read_bytes() == b"".join(working().lines[:2])
+
+
+def test_a_dry_run_shows_what_would_be_forgotten_and_changes_nothing(
+    product: Product, place: Place
+) -> None:
+    done = product.run(place.paths.openclaw, "stop", "dev1", "--dry-run")
+    assert f"would forget  {SESSION}  e3  the task" in done.stdout
+    assert place.file.read_bytes() == working().data
+    assert not place.made()
+
+
+def test_a_restore_is_undone_by_its_own_receipt(product: Product, place: Place) -> None:
+    before = place.file.read_bytes()
+    stop(product, place, "dev1")
+    kept = place.file.read_bytes()
+    again = product.json(place.paths.openclaw, "restore")
+    assert place.file.read_bytes() == before
+    assert "forgotten again" in undo(product, place, again["id"]).stdout
+    assert place.file.read_bytes() == kept
+    assert undo(product, place).returncode == 0
+    assert place.file.read_bytes() == before
+    assert receipts.verify(place.paths.receipts) == []
+
+
+def test_a_conversation_that_has_gone_on_is_left_alone_unless_forced(
+    product: Product, place: Place
+) -> None:
+    before = place.file.read_bytes()
+    stop(product, place, "dev1")
+    with place.file.open("ab") as out:
+        out.write(b'{"type":"message","id":"n1","parentId":"e2","message":{"role":"user"}}\n')
+    went_on = place.file.read_bytes()
+    done = undo(product, place)
+    assert done.returncode == 1
+    assert "has gone on" in done.stderr
+    assert "--force" in done.stderr
+    assert place.file.read_bytes() == went_on
+    assert undo(product, place, "--force").returncode == 0
+    assert place.file.read_bytes() == went_on + before[len(b"".join(working().lines[:3])) :]
+
+
+@pytest.mark.parametrize("header", [True, False], ids=["the first tool's", "without a header"])
+def test_backups_of_others_find_their_conversation(
+    product: Product, place: Place, header: bool
+) -> None:
+    stop(product, place, "dev1")
+    place.add(OTHER, talked())
+    removed = b"".join(working().lines[3:])
+    told = {"rollback_time": "x", "transcript": str(place.file), "removed_count": 2}
+    theirs = place.logs / "rollback-20200101-000000.jsonl"
+    theirs.write_bytes((json.dumps(told).encode() + b"\n" if header else b"") + removed)
+    if not header:  # two conversations end alike: it cannot be told which is meant
+        place.add(OTHER, Tree())
+    done = undo(product, place, str(theirs))
+    assert done.returncode == 0, done.stderr
+    assert place.file.read_bytes() == working().data
+
+
+def test_a_backup_of_nobody_asks_whose_it_is(product: Product, place: Place) -> None:
+    theirs = place.logs / "rollback-20200101-000000.jsonl"
+    theirs.parent.mkdir()
+    theirs.write_bytes(b'{"type":"message","id":"x","parentId":"unknown"}\n')
+    done = undo(product, place, str(theirs))
+    assert done.returncode == 2
+    assert "--session" in done.stderr
+    assert undo(product, place, str(theirs), "--session", SESSION, "--force").returncode == 0
+
+
+def test_a_session_file_elsewhere_is_left_alone(product: Product, place: Place) -> None:
+    """What the host's list says is data: an agent can write it."""
+    elsewhere = working().write(place.paths.openclaw.parent / "precious.jsonl")
+    index = place.file.parent / "sessions.json"
+    index.write_text(json.dumps({SESSION: {"sessionFile": str(elsewhere)}}))
+    done = product.run(place.paths.openclaw, "stop", SESSION)
+    assert done.returncode == 3
+    assert "left alone" in done.stdout
+    assert elsewhere.read_bytes() == working().data
+
+
+def test_a_lock_that_is_held_makes_the_stop_say_so_and_the_next_one_does_it(
+    product: Product, place: Place
+) -> None:
+    holder = place.process("unset CLAWSTOP_COOKIE; exec env -u CLAWSTOP_COOKIE sleep 60")
+    try:
+        lock = place.file.with_name(place.file.name + ".lock")
+        lock.write_text(json.dumps({"pid": os.getpid()}))
+        receipt = stop(product, place, "dev1", "--keep")
+        receipt = stop(product, place, "dev1")
+        assert not receipt["converged"]
+        assert f"process {os.getpid()} is writing" in receipt["left"][0]
+        assert place.file.read_bytes() == working().data
+        lock.unlink()
+        assert stop(product, place, "dev1")["converged"]
+        assert place.file.read_bytes() != working().data
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+# -- a run that a gateway left behind: by when it was asked for
+
+
+def test_a_run_is_rolled_back_to_when_it_was_asked_for(product: Product, tmp_path: Path) -> None:
+    """An older turn was stopped and kept. By its shape it would belong to the task."""
+    tree = working()
+    tree.result()
+    tree.user("the next task")
+    tree.calls()
+    place = Place(tmp_path, tree)
+    place.begin(BEGIN + 5.5)
+    (move,) = stop(product, place, "all")["memory"]
+    assert move["text"] == "the next task"
+    assert place.file.read_bytes() == b"".join(tree.lines[:6])
+
+
+def test_a_message_that_waited_counts_from_the_end_of_the_run_before(
+    product: Product, tmp_path: Path
+) -> None:
+    tree = Tree()
+    tree.user("first")
+    now = time.time()
+    for text in ("said while the second waited", "and more"):
+        tree.says(text)
+    place = Place(tmp_path, tree)
+    from clawstop.store import Store
+
+    store = Store.open(place.paths.database)
+    store.bind("r1", SESSION, "message", asked=BEGIN)
+    store.end_run("r1", SESSION)
+    store.bind("r2", SESSION, "message", asked=BEGIN + 1.5)
+    begun = store.tasks("no stop", {SESSION: 2})
+    store.close()
+    assert begun[SESSION] >= now
+
+
+# -- only when everything is dead
+
+
+@contextmanager
+def unkillable(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """As one that sleeps on a dead disk."""
+    stuck = FREEZER / f"clawstop-test-{process.pid}"
+    stuck.mkdir()
+    try:
+        (stuck / "cgroup.procs").write_text(str(process.pid))
+        (stuck / "freezer.state").write_text("FROZEN")
+        zoo.until(lambda: (stuck / "freezer.state").read_text() == "FROZEN\n")
+        yield
+    finally:
+        (stuck / "freezer.state").write_text("THAWED")
+        process.kill()
+        process.wait()
+        stuck.rmdir()
+
+
+UNCHECKED = Patch(
+    "skill/clawstop/stops.py",
+    "unverified = bool(alive or failures or ended.alive or ended.unanswered)",
+    "unverified = False",
+)
+
+
+@pytest.mark.skipif(not FREEZER.is_dir(), reason="nothing here makes a process unkillable")
+@pytest.mark.parametrize("patches", [(), (UNCHECKED,)], ids=["", "without its check"])
+def test_memory_is_not_touched_while_a_process_lives(
+    tmp_path: Path, place: Place, patches: tuple[Patch, ...]
+) -> None:
+    place.begin(BEGIN + 2.5)
+    product = Product(tmp_path / "clawstop", *patches)
+    process = place.process()
+    with unkillable(process):
+        done = product.run(place.paths.openclaw, "stop", "dev1", "--now")
+        assert done.returncode == 3
+        assert f"process {process.pid} is still alive" in done.stdout
+        touched = place.file.read_bytes() != working().data
+        assert touched is bool(patches), "and without the check this is red"
+        if patches:
+            return
+        assert "was not touched" in done.stdout
+        assert not place.made()
+    receipt = stop(product, place, "dev1")
+    assert receipt["converged"], receipt["left"]
+    assert place.file.read_bytes() == b"".join(working().lines[:3]), "a repeated stop completes it"
+
+
+# -- a crash
+
+STEPS = {
+    "before the rollback": "rolled = await self._roll_back",
+    "after it": 'lap("rolled_back")',
+    "before the receipt": "written = self._write(receipt)",
+    "after the receipt": "if not again and request.id",
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_of_the_engine_rolls_back_once(tmp_path: Path, place: Place, step: str) -> None:
+    place.begin(BEGIN + 2.5)
+    product = Product(tmp_path / "clawstop", *crash_at(STEPS[step]))
+    crashed = product.run(place.paths.openclaw, "stop", "dev1")
+    assert crashed.returncode == -signal.SIGKILL, crashed.stderr
+    assert product.json(place.paths.openclaw, "status")["unfinished"] == []
+    assert place.file.read_bytes() == b"".join(working().lines[:3])
+    assert len(place.made()) == 1
+    (written,) = receipts.read(place.paths.receipts)
+    assert written["converged"]
+    assert [move["did"] for move in written["memory"]] == ["remove"]
+    assert undo(product, place).returncode == 0
+    assert place.file.read_bytes() == working().data
+
+
+RESTORE_STEPS = [
+    "        await self._carry_out(id, prepared)\n        return id, prepared",
+    "                    back = move[",
+    "        self._store.finish_restore(id)\n\n    def from_backup",
+]
+
+
+@pytest.mark.parametrize("mark", RESTORE_STEPS)
+def test_a_crash_in_a_restore_is_made_good_by_the_next_command(
+    tmp_path: Path, place: Place, mark: str
+) -> None:
+    crash = "__import__('product_crash').once(self._agents._all, 0)\n"
+    indent = mark[: len(mark) - len(mark.lstrip())]
+    patch = Patch("skill/clawstop/memory.py", mark, f"{indent}{crash}{mark}")
+    product = Product(tmp_path / "clawstop", patch)
+    stop(product, place, "dev1")
+    crashed = undo(product, place)
+    assert crashed.returncode == -signal.SIGKILL, crashed.stderr
+    product.run(place.paths.openclaw, "status")
+    assert place.file.read_bytes() == working().data
+    assert undo(product, place).returncode == 0
+    assert place.file.read_bytes() == working().data
+
+
+# -- on a host
+
+
+class Stage:
+    def __init__(self, server: Server, host: EmbeddedHost) -> None:
+        self.server, self.host = server, host
+
+    async def stop(self, target: str, **params: Any) -> dict[str, Any]:
+        return await self.server.engine.commands.stop(None, {"target": target, "pid": 1, **params})
+
+    async def until(self, session: str, kind: str, count: int = 1) -> None:
+        async with asyncio.timeout(10):
+            while sum(e.session == session and e.kind == kind for e in self.host.events) < count:
+                await asyncio.sleep(0.01)
+
+    def texts(self, session: str) -> list[str]:
+        found = []
+        for entry in self.host.transcript(session):
+            content = entry["message"]["content"]
+            found.append(content[0].get("text", "") if content else "")
+        return found
+
+
+@asynccontextmanager
+async def staged(folder: Path) -> AsyncIterator[Stage]:
+    paths = Paths(folder / "openclaw")
+    async with engine(paths) as server:
+        host = EmbeddedHost(paths, SCRIPTS)
+        await host.start()
+        try:
+            yield Stage(server, host)
+        finally:
+            await host.stop()
+            await server.engine.commands.stop(None, {"target": "everything", "pid": 1, "grace": 0})
+
+
+def test_each_active_session_of_an_agent_has_its_own_rollback(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with staged(tmp_path) as stage:
+            for session in (SESSION, OTHER):
+                await stage.host.send(session, "short")
+                await stage.until(session, "ended")
+            before = {key: stage.host.transcript(key) for key in (SESSION, OTHER)}
+            await stage.host.send("agent:dev1:idle", "short")
+            await stage.until("agent:dev1:idle", "ended")
+            for session in (SESSION, OTHER):
+                await stage.host.send(session, "work hard")
+                await stage.until(session, "tool", 3)
+            receipt = await stage.stop("dev1")
+            assert receipt["converged"], receipt["left"]
+            assert {m["session"] for m in receipt["memory"]} == {SESSION, OTHER}
+            assert {key: stage.host.transcript(key) for key in (SESSION, OTHER)} == before
+            status = await stage.server.engine.commands.status(None, {})
+            standby = {row["session"] for row in status["sessions"] if row["standby"]}
+            assert standby == {SESSION, OTHER}
+            await stage.host.send(SESSION, "short")
+            await stage.until(SESSION, "said", 3)
+            assert "work hard" not in stage.texts(SESSION)
+
+    asyncio.run(scenario())
+
+
+def test_a_finished_turn_of_a_named_agent_stays_while_a_gateway_runs(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with staged(tmp_path) as stage:
+            await stage.host.send(SESSION, "short")
+            await stage.until(SESSION, "ended")
+            before = stage.host.transcript(SESSION)
+            assert (await stage.stop("dev1"))["memory"] == []
+            assert stage.host.transcript(SESSION) == before
+            assert (await stage.stop("dev1", turns=1))["memory"][0]["text"] == "short"
+            assert stage.host.transcript(SESSION) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_subagents_session_is_rolled_back_with_the_task(tmp_path: Path) -> None:
+    child = "agent:dev1:subagent:1"
+
+    async def scenario() -> None:
+        async with staged(tmp_path) as stage:
+            await stage.host.send(SESSION, "work")
+            await stage.until(SESSION, "tool", 2)
+            await stage.host._ask("child", child=child, session=SESSION)
+            await stage.host.send(child, "short")  # it has done its part already
+            await stage.until(child, "ended")
+            receipt = await stage.stop(SESSION)
+            assert {m["session"] for m in receipt["memory"]} == {SESSION, child}
+            assert stage.host.transcript(child) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_message_that_comes_during_a_stop_waits_and_stays(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with staged(tmp_path) as stage:
+            await stage.host.send(SESSION, "work")
+            await stage.until(SESSION, "tool", 2)
+            stopping = asyncio.create_task(stage.stop(SESSION))
+            await asyncio.sleep(0.05)
+            await stage.host.send(SESSION, "short and new")
+            receipt = await stopping
+            assert receipt["converged"], receipt["left"]
+            await stage.until(SESSION, "said", 2)
+            texts = stage.texts(SESSION)
+            assert texts[0] == "short and new"
+            assert "work" not in texts
+
+    asyncio.run(scenario())
+
+
+def test_what_was_said_since_is_never_taken_away(tmp_path: Path) -> None:
+    """A stop that takes long, and a person who does not wait."""
+
+    async def scenario() -> None:
+        async with staged(tmp_path) as stage:
+            await stage.host.send(SESSION, "work")
+            await stage.until(SESSION, "tool", 2)
+            patch = pytest.MonkeyPatch()
+            patch.setattr("clawstop.engine.FINISH_SECONDS", 0.0)
+            reap = stage.server.engine.plugins.reap
+
+            async def slow(stop: Any) -> Any:
+                found = await reap(stop)
+                await stage.host.send(SESSION, "short and new")
+                await stage.until(SESSION, "said", 2)
+                return found
+
+            patch.setattr(stage.server.engine.plugins, "reap", slow)
+            try:
+                receipt = await stage.stop(SESSION)
+            finally:
+                patch.undo()
+            assert receipt["memory"] == [
+                {"session": SESSION, "why": "the conversation has gone on"}
+            ]
+            assert "short and new" in stage.texts(SESSION)
+
+    asyncio.run(scenario())
+
+
+def test_files_that_the_agent_wrote_for_itself_are_named_and_left(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with staged(tmp_path) as stage:
+            folder = stage.host.workspace(SESSION)
+            (folder / "memory").mkdir()
+            old = folder / "memory" / "old.md"
+            old.write_text("x")
+            os.utime(old, (BEGIN - 1e9, BEGIN - 1e9))
+            workspaces = {"dev1": str(folder)}
+            async with bridge(stage.host.paths, agents=["dev1"], workspaces=workspaces):
+                await stage.host.send(SESSION, "note")
+                await stage.until(SESSION, "tool", 2)
+                receipt = await stage.stop("dev1")
+            names = [Path(name).name for name in receipt["notes"]]
+            assert names == ["MEMORY.md", "day.md"]
+            assert (folder / "MEMORY.md").read_text() == "x\n"
+
+    asyncio.run(scenario())
+
+
+def test_in_chat_only_the_own_session_is_restored(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with staged(tmp_path) as stage:
+            for session in (SESSION, OTHER):
+                await stage.host.send(session, "work hard")
+                await stage.until(session, "tool", 2)
+            during = {key: stage.host.transcript(key) for key in (SESSION, OTHER)}
+            receipt = await stage.stop("dev1")
+
+            async def said(session: str, **params: Any) -> str:
+                asked = {"session": session, "sender": "me", **params}
+                answer = await stage.host._peer.ask("restore", asked, 5)
+                return "\n".join(answer["lines"])
+
+            assert "not restored" in await said("agent:b:main", receipt=receipt["id"])
+            assert "remembers again" in await said(SESSION)
+            assert stage.host.transcript(SESSION)[: len(during[SESSION])] == during[SESSION]
+            assert stage.host.transcript(OTHER) == []
+            await stage.host.send(OTHER, "short")
+            await stage.until(OTHER, "ended", 2)
+            assert "/restore --force" in await said(OTHER)
+            assert "remembers again" in await said(OTHER, force=True)
+            assert stage.texts(OTHER)[-2:] != ["short", "short done"]
+
+    asyncio.run(scenario())
+
+
+def test_a_process_of_an_agent_may_not_restore(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with staged(tmp_path) as stage:
+            place = Place(tmp_path, working())
+            process = place.process()
+            try:
+                with pytest.raises(NotPermitted):
+                    await stage.server.engine.commands.restore(None, {"pid": process.pid})
+            finally:
+                process.kill()
+                process.wait()
+            with pytest.raises(UsageError, match="no stop took anything away"):
+                await stage.server.engine.commands.restore(None, {"pid": 1})
+
+    asyncio.run(scenario())
+
+
+def test_a_receipt_quotes_the_task_without_secrets(product: Product, tmp_path: Path) -> None:
+    tree = talked()
+    tree.user("log in with password=hunter2secret please")
+    place = Place(tmp_path, tree)
+    (move,) = stop(product, place, "dev1")["memory"]
+    assert "hunter2secret" not in move["text"]
+    assert "hunter2secret" in Path(move["backup"]).read_text()
+
+
+def test_gone_on_is_an_error_of_its_own() -> None:
+    assert GoneOn.code == "gone_on"
