@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +15,12 @@ from product import Product
 from .client import Client
 from .gateway import Gateway
 from .model import Step, execute
-from .protected import GONE, TURN, protected, receipt_since
+from .protected import GONE, TURN, receipt_since
 from .scenario import alive, until
-from .telegram import Telegram
 
 pytestmark = [pytest.mark.gateway, pytest.mark.slow]
 Running = tuple[Gateway, Product]
 NUMBERS = itertools.count(61000)
-
-
-@pytest.fixture(scope="module")
-def telegram() -> Iterator[Telegram]:
-    one = Telegram()
-    yield one
-    one.close()
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, telegram: Telegram) -> Iterator[Running]:
-    with protected(tmp_path_factory.mktemp("memory"), telegram=telegram) as both:
-        yield both
 
 
 def history(client: Client, session: str) -> list[dict[str, Any]]:
@@ -79,7 +64,7 @@ def asked(gateway: Gateway, client: Client, session: str, name: str) -> str:
     client.wait_final(client.send(f"[[{name}]] and now", session)["runId"])
     requests = gateway.model.requests_since(since, name)
     assert requests
-    return json.dumps(requests[0].body)
+    return json.dumps(requests[0].messages)
 
 
 def traces(text: str, name: str) -> list[str]:
