@@ -187,7 +187,7 @@ export class Bridge {
   // The host is ending these runs for a person: they are not ours to report as a stop again.
   hostEnds(session) {
     for (const run of [...this.runs.values(), ...this.ended.values()]) {
-      if (run.session !== session || run.ending || (run.ended && Date.now() - run.ended > JUST_MS)) continue;
+      if (run.session !== session || run.ending || run.finished || (run.ended && Date.now() - run.ended > JUST_MS)) continue;
       run.ending = true;
       run.how = ["host"];
     }
@@ -282,11 +282,13 @@ export class Bridge {
     this.ending.end({ sessions: [known.session], scopes: [] }).catch((error) => this.log.error(`clawstop: ${error.message}`));
   }
 
-  runEnded(run) {
+  // `finished` by itself, and not cut off.
+  runEnded(run, finished = false) {
     const known = this.runs.get(run);
     if (!known) return;
     this.runs.delete(run);
     known.ended = Date.now();
+    known.finished = finished;
     this.ended.set(run, known);
     forgetOldest(this.ended);
     this.spent.close("turn", known.session);

@@ -98,7 +98,8 @@ export default {
       }
       // A stop (typed: "stop", a page's button or RPC: "rpc") is told at once; the run is over when it has settled.
       if (phase === "end" && aborted === true && STOPPED.has(stopReason)) bridge().runStopped(event.runId, event.sessionKey);
-      if (phase === "error" || (phase === "end" && (aborted !== true || executionSettled))) bridge().runEnded(event.runId);
+      const finished = phase === "end" && aborted !== true;
+      if (finished || phase === "error" || (phase === "end" && executionSettled)) bridge().runEnded(event.runId, finished);
     });
 
     on("before_tool_call", "tool", callOf, async (event, ctx) => {

@@ -83,7 +83,8 @@ def _memory(receipt: Receipt, lang: str | None) -> list[str]:
         told.append(say("forgotten", lang, count=count, text=text, id=receipt["id"]))
     for row in rows:
         if "why" in row:
-            told.append(say("remembered", lang, session=row["session"], why=row["why"]))
+            why = say(f"why_{row['why']}", lang)
+            told.append(say("remembered", lang, session=row["session"], why=why))
     if receipt.get("notes"):
         named = "; ".join(receipt["notes"][:MOST])
         told.append(say("noted", lang, files=named))

@@ -538,8 +538,9 @@ def _gateway_demo() -> Story:
 
 
 @main.command(hidden=True)
+@click.argument("host", default="openclaw")
 @click.pass_obj
-def engine(paths: Paths) -> None:
+def engine(paths: Paths, host: str) -> None:
     """Be the engine until there is nothing to do. The bridge starts this."""
     logging.basicConfig(
         level=os.environ.get("CLAWSTOP_LOG", "INFO"),
@@ -547,4 +548,5 @@ def engine(paths: Paths) -> None:
     )
     from . import server
 
+    logging.getLogger("clawstop").info("an engine for %s", host)
     asyncio.run(server.serve(paths))

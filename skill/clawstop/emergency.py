@@ -61,6 +61,9 @@ class Order:
     dry_run: bool
     include_main: bool
     suspects: bool
+    keep: bool
+    turns: int | None
+    to: str
     json: bool
 
 
@@ -135,6 +138,9 @@ def parse(arguments: Sequence[str]) -> Order:
     parser.add_argument("target")
     for option in ("--now", "--dry-run", "--include-main", "--suspects", "--json"):
         parser.add_argument(option, action="store_true")
+    parser.add_argument("--no-rollback", "--keep", dest="keep", action="store_true")
+    parser.add_argument("--turns", type=int)
+    parser.add_argument("--to", default="")
     typed = vars(parser.parse_args(list(arguments)))
     return Order(
         target=typed["target"],
@@ -143,6 +149,9 @@ def parse(arguments: Sequence[str]) -> Order:
         dry_run=typed["dry_run"],
         include_main=typed["include_main"],
         suspects=typed["suspects"],
+        keep=typed["keep"],
+        turns=typed["turns"],
+        to=typed["to"],
         json=typed["json"],
     )
 
@@ -176,6 +185,10 @@ def _stop(order: Order, paths: Paths) -> Answer:
     left += problems + trouble
     if order.suspects:
         left.append("suspects were not looked for: only the engine knows the workspaces")
+    if order.turns or order.to:
+        left.append("--turns and --to were left out: run the same command again when it works")
+    if not order.keep:
+        left.append("memory was not touched: what ran is taken out of it by the engine")
     left += [
         f"runs in gateway {ident.pid} were not ended: it refuses their tools once the engine is "
         "back"
@@ -254,7 +267,7 @@ def _latch(order: Order, paths: Paths, target: Target, id: str) -> tuple[list[Pa
         private_folder(paths.tombstones)
         for name, suffix in zip(names, ("", "-main"), strict=False):
             file = paths.tombstones / f"{id}{suffix}.json"
-            stone = {"target": name, "at": int(time.time() * 1000)}
+            stone = {"target": name, "at": int(time.time() * 1000), "keep": order.keep}
             write_private(file, json.dumps(stone, ensure_ascii=False))
             files.append(file)
     except (OSError, ClawstopError) as error:
@@ -363,6 +376,9 @@ def _by_engine(order: Order, id: str, endpoint: dict[str, Any] | None) -> Answer
         "dry_run": order.dry_run,
         "include_main": order.include_main,
         "suspects": order.suspects,
+        "keep": order.keep,
+        "turns": order.turns,
+        "to": order.to,
         "who": _who(),
         "grace": 0 if order.now else None,
         "pid": os.getpid(),

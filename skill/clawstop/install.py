@@ -26,11 +26,12 @@ PERMISSION = "plugins.entries.clawstop.hooks.allowConversationAccess"
 
 
 def engine_command() -> list[str]:
-    """How to start the engine, absolute and without PATH: this Python, this code."""
+    """How to start the engine, absolute and without PATH: this Python, this code. The host's name
+    is for the host: see locks.py."""
     folder = Path(__file__).resolve().parent.parent
     if (folder / "__main__.py").is_file():  # a checkout or a ClawHub download
-        return [sys.executable, "-X", "utf8", str(folder), "engine"]
-    return [sys.executable, "-X", "utf8", "-m", "clawstop", "engine"]
+        return [sys.executable, "-X", "utf8", str(folder), "engine", "openclaw"]
+    return [sys.executable, "-X", "utf8", "-m", "clawstop", "engine", "openclaw"]
 
 
 def install(paths: Paths, binary: str | None, *, dry_run: bool) -> Iterator[str]:

@@ -163,11 +163,11 @@ class Memory:
     ) -> None:
         if self._store.standing(session).latched_since is None:
             self._store.rolled_back(session, None)
-            rolled.rows.append({"session": session, "why": "the conversation has gone on"})
+            rolled.rows.append({"session": session, "why": "gone_on"})
             return
         self._store.postpone(session, vars(cut), generation)
         if unverified:
-            rolled.rows.append({"session": session, "why": "not before everything is dead"})
+            rolled.rows.append({"session": session, "why": "alive"})
             return
         about = {"session": session, "generation": generation, "receipt": stop}
         try:

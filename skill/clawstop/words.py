@@ -23,6 +23,11 @@ TEXTS: dict[str, tuple[str, str]] = {
         "memory of {session} was not touched: {why}",
         "{session} 的记忆未改动:{why}",
     ),
+    "why_gone_on": ("the conversation has gone on", "对话已继续"),
+    "why_alive": (
+        "not before everything is dead; stop it again",
+        "须先确认所有进程已结束;请再次停止",
+    ),
     "noted": (
         "files that it wrote for itself meanwhile, left as they are: {files}",
         "任务期间它写过的记忆文件(未改动):{files}",

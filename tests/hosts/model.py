@@ -50,6 +50,11 @@ def execute(command: str, **params: Any) -> ToolCall:
     return "exec", {"command": command, "yieldMs": 120_000, **params}
 
 
+def searched(name: str, **args: Any) -> ToolCall:
+    """A tool that the model reaches through tool search."""
+    return "tool_call", {"id": name, "args": args}
+
+
 @dataclass
 class Request:
     """One request to the model; `outcome` and `ended` change while it is answered."""

@@ -12,7 +12,7 @@ from product import Product
 from .client import Client, RpcError
 from .gateway import Gateway
 from .hanging import Hanging
-from .model import Step, ToolCall, execute
+from .model import Step, ToolCall, execute, searched
 from .protected import GONE, TURN, Work, invoke, protected, receipt_since
 from .scenario import alive, until
 from .telegram import Telegram
@@ -44,11 +44,6 @@ def drained(
     root = tmp_path_factory.mktemp("drain")
     with protected(root, telegram=telegram_here, stubborn=True, overrides=hanging.config()) as both:
         yield both
-
-
-def searched(name: str, **args: Any) -> ToolCall:
-    """A tool that the model reaches through tool search."""
-    return "tool_call", {"id": name, "args": args}
 
 
 def stop(running: Running, target: str) -> tuple[float, dict[str, Any]]:

@@ -13,10 +13,9 @@ from product import Patch, Product
 
 from .client import Client
 from .gateway import Gateway
-from .model import Step, execute, text_of
+from .model import Step, execute, searched, text_of
 from .protected import GONE, TURN, Work, engine_process, invoke, protected, receipt_since
 from .scenario import alive, until
-from .test_drain import searched
 
 pytestmark = [pytest.mark.gateway, pytest.mark.timeout(300)]
 
