@@ -76,7 +76,8 @@ def start(arguments: "list[str]") -> None:
     if command == "run":
         launch(arguments)
     gateway = any(word.split("=")[0] == "--gateway" for word in arguments)
-    testing = command == "test" or (command == "demo" and gateway)
+    harness = (command == "demo" and gateway) or (command == "bench" and "rewind" in arguments)
+    testing = command == "test" or harness
     lock = ROOT / "tests" / "requirements.txt" if testing else SKILL / "requirements.txt"
     if testing and not lock.is_file():
         what = "the tests are" if command == "test" else "the test gateway is"

@@ -81,9 +81,11 @@ def run(
 ) -> Iterator[Row]:
     """Run the benchmarks called `names`, or all. Their files are in `folder` for as long as they
     run: name one on the disk that counts."""
-    benchmarks = [*BENCHMARKS]
+    from .bench_memory import MEMORY  # which measures with what is here
+
+    benchmarks = [*BENCHMARKS, *MEMORY]
     if sys.platform == "linux":
-        from .bench_processes import PROCESSES  # which measures with what is here
+        from .bench_processes import PROCESSES
 
         benchmarks += PROCESSES
     known = {benchmark.__name__: benchmark for benchmark in benchmarks}

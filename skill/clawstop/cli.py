@@ -465,7 +465,7 @@ def demo(gateway: bool, svg: Path | None, as_json: bool) -> None:
 
     if gateway:
         progress("demo_step_gateway")
-        story = _gateway_demo()
+        story: Story = _harness("hosts.demo").tell()
     else:
         story = asyncio.run(tell(progress))
     if as_json:
@@ -487,6 +487,7 @@ def bench(names: tuple[str, ...], docs: Path | None, as_json: bool) -> None:
     clawstop bench
     clawstop bench gate --json
     clawstop bench zoo          what hides, and what is left of it; Linux, as root
+    clawstop bench rewind       on a real gateway, beside the host's own rewind
 
     Exit code 1 when a bar is missed, or when anybody of the zoo is left.
     """
@@ -495,12 +496,15 @@ def bench(names: tuple[str, ...], docs: Path | None, as_json: bool) -> None:
     if names == ("zoo",):
         _bench_zoo(docs, as_json)
         return
-    rows = list(benchmarks.run(names))
+    gateway = names == ("rewind",)
+    rows = [_harness("hosts.bench").rewind()] if gateway else list(benchmarks.run(names))
     if as_json:
         show([row.as_dict() for row in rows])
     else:
         click.echo(benchmarks.table(rows))
-    if docs is not None:
+    if docs is not None and gateway:
+        benchmarks.put_table(docs, "rewind", benchmarks.markdown(rows))
+    elif docs is not None:
         benchmarks.write_docs(docs, rows)
     if not all(row.ok for row in rows):
         sys.exit(1)
@@ -527,14 +531,13 @@ def _bench_zoo(docs: Path | None, as_json: bool) -> None:
         sys.exit(1)
 
 
-def _gateway_demo() -> Story:
-    """The tests' own harness tells it: it is not part of a download."""
+def _harness(module: str) -> Any:
+    """A part of the tests' own harness: it is not part of a download."""
     tests = resource("tests")
     if not (tests / "hosts").is_dir():
-        raise UsageError("demo --gateway needs the repository: clone it and run it there")
+        raise UsageError("a real gateway needs the repository: clone it and run it there")
     sys.path.insert(0, str(tests))
-    story: Story = importlib.import_module("hosts.demo").tell()
-    return story
+    return importlib.import_module(module)
 
 
 @main.command(hidden=True)

@@ -12,7 +12,9 @@ import contextlib
 import hashlib
 import os
 import stat
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,22 +93,25 @@ def place(file: Path, backup: Backup, *, force: bool = False) -> int:
 
 
 def put_back(file: Path, backup: Backup, base: int) -> None:
-    """Append the removed lines at `base`, as `place` gave it. Done again, it goes on."""
-    backup.check()
-    with locks.held(file), _opened(file, os.O_RDWR | os.O_APPEND) as fd:
+    """Append the removed lines at `base`, as `place` gave it. Done again, it goes on.
+
+    The backup is checked meanwhile: one that was edited leaves the file as it was.
+    """
+    with ThreadPoolExecutor(1) as beside, locks.held(file), _opened(file, os.O_RDWR) as fd:
         size = os.fstat(fd).st_size
         if size < base or not backups.is_prefix(fd, base, backup):
             raise GoneOn(f"the conversation in {file.name} has gone on since")
         if size == base and base and tail.read(fd, base - 1, 1) != b"\n":
             raise GoneOn(f"{file.name} ends in the middle of a line")
+        checking = beside.submit(backup.check)
         try:
             with _same_time(fd):
-                for chunk in backup.chunks(skip=size - base):
-                    _write(fd, chunk)
+                _append(fd, size, backup, size - base)
                 os.fsync(fd)
-        except OSError as error:
+            checking.result()
+        except (OSError, TranscriptError) as error:
             os.ftruncate(fd, base)
-            raise TranscriptError(f"{file.name} is as it was: {error.strerror}") from error
+            raise TranscriptError(f"{error}; {file.name} is as it was") from error
 
 
 def take_again(file: Path, backup: Backup, base: int) -> None:
@@ -183,10 +188,19 @@ def _chunks(fd: int, begin: int, end: int) -> Iterator[bytes]:
         begin += len(chunk)
 
 
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+def _append(fd: int, end: int, backup: Backup, skip: int) -> None:
+    """The removed lines but for the first `skip` bytes, at the end; by the kernel where it can."""
+    os.lseek(fd, end, os.SEEK_SET)
+    if sys.platform == "linux":
+        with backup.file.open("rb") as source:
+            at = backup.start + skip
+            while sent := os.sendfile(fd, source.fileno(), at, CHUNK):
+                at += sent
+        return
+    for chunk in backup.chunks(skip):
+        view = memoryview(chunk)
+        while view:
+            view = view[os.write(fd, view) :]
 
 
 @contextlib.contextmanager
