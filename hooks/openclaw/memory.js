@@ -6,7 +6,9 @@ import { agentOf } from "./mirror.js";
 const agentSessions = import("openclaw/plugin-sdk/agent-sessions").catch(() => undefined); // see host.js
 const transcripts = import("openclaw/plugin-sdk/session-transcript-runtime").catch(() => undefined);
 const AGAIN_MS = 1000; // an open page that looks while the host sorts its history anew is told once more
-const WINDOW_BYTES = 1 << 26;
+const REBUILD_MS = 12000; // how long the host may take to sort a conversation anew after a move; 0.1 to 7 s were seen
+const LOOK_MS = 100;
+const WINDOW_BYTES = 2 ** 30; // the number of entries is what bounds
 const SHOWN = 80; // characters of a text that the engine is told
 
 export const canMove = async () => Boolean((await agentSessions)?.SessionManager?.open);
@@ -21,8 +23,19 @@ async function open(api, session, most = 0) {
   if (!entry?.sessionId) return undefined;
   const storePath = resolveStorePath(api.runtime.config.current().session?.store, { agentId });
   const target = { agentId, sessionKey: session, sessionId: entry.sessionId, storePath };
-  const opened = most && manager.openBounded ? manager.openBounded(target, { maxBytes: WINDOW_BYTES, maxEvents: most }) : manager.open(target);
+  const opened = await settled(() => (most && manager.openBounded ? manager.openBounded(target, { maxBytes: WINDOW_BYTES, maxEvents: most }) : manager.open(target)));
   return Object.assign(opened, { target });
+}
+
+// What the host gives once it has sorted the conversation anew.
+async function settled(look) {
+  for (const until = Date.now() + REBUILD_MS; ; await new Promise((resolve) => setTimeout(resolve, LOOK_MS))) {
+    try {
+      return look();
+    } catch (error) {
+      if (!/rebuilding/i.test(error.message) || Date.now() > until) throw error;
+    }
+  }
 }
 
 export async function read(api, { session, most }) {
@@ -30,14 +43,14 @@ export async function read(api, { session, most }) {
   return { entries: branch.toReversed().map(slim), whole: !most || branch.length < most };
 }
 
-// The entries from `first` to the newest one, a line each.
+// The entries from `first` to the newest one, a line each. Gives the one before them: a window does not know it.
 export async function dump(api, { session, first, leaf, file }) {
   const manager = await open(api, session);
   const branch = manager?.getBranch() ?? [];
   const begin = branch.findIndex((entry) => entry.id === first);
   if (begin < 0 || manager.getLeafId() !== leaf) throw new Error(`${session} was written to meanwhile`);
   fs.writeFileSync(file, branch.slice(begin).map((entry) => `${JSON.stringify(entry)}\n`).join(""), { flag: "w", mode: 0o600 });
-  return {};
+  return { parent: branch[begin].parentId ?? null };
 }
 
 // Gives where the pointer is afterwards. Only from where it was expected: nobody's words are lost that came since.

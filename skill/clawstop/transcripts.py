@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -98,20 +99,22 @@ class Hosted:
             first, leaf = await self._find(session, cut)
             if first is None:
                 return None
-            branch = {"from": leaf, "to": first.parent, "entry": first.id}
-            backup = await self._back_up(session, where, {**about, "branch": branch})
+            backup = await self._back_up(session, where, about, first.id, leaf)
         move = self.move_of(backup, session)
         await self.carry_out(move)
         return move
 
-    async def _back_up(self, session: str, where: Path, header: dict[str, Any]) -> Backup:
+    async def _back_up(
+        self, session: str, where: Path, about: dict[str, Any], first: str, leaf: str | None
+    ) -> Backup:
         """The gateway writes the entries into a file: they may be large."""
-        branch = header["branch"]
         private_folder(where)
-        raw = where / f".rollback-{header['receipt'][:32]}-entries"
-        params = {"first": branch["entry"], "leaf": branch["from"], "file": str(raw)}
+        raw = where / f".rollback-{secrets.token_hex(8)}"
+        params = {"first": first, "leaf": leaf, "file": str(raw)}
         try:
-            await self._bridges.memory("dump", session=session, **params)
+            before = await self._bridges.memory("dump", session=session, **params)
+            branch = {"from": leaf, "to": before["parent"], "entry": first}
+            header = {**about, "branch": branch}
             return await asyncio.to_thread(backups.write, where, header, lambda: _chunks(raw))
         finally:
             raw.unlink(missing_ok=True)
