@@ -113,7 +113,7 @@ class Product:
         folder = state_dir / "clawstop"
         folder.mkdir(mode=0o700)
         file = folder / "command.json"
-        file.write_text(json.dumps({"command": [*self.command, "engine"]}))
+        file.write_text(json.dumps({"command": [*self.command, "engine", "openclaw"]}))
         file.chmod(0o600)
 
     def run(self, state_dir: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:

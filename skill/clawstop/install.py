@@ -25,13 +25,17 @@ MARK = "# written by `clawstop install`"
 PERMISSION = "plugins.entries.clawstop.hooks.allowConversationAccess"
 
 
-def engine_command() -> list[str]:
-    """How to start the engine, absolute and without PATH: this Python, this code. The host's name
-    is for the host: see locks.py."""
+def own_command() -> list[str]:
+    """How to start clawstop, absolute and without PATH: this Python, this code."""
     folder = Path(__file__).resolve().parent.parent
     if (folder / "__main__.py").is_file():  # a checkout or a ClawHub download
-        return [sys.executable, "-X", "utf8", str(folder), "engine", "openclaw"]
-    return [sys.executable, "-X", "utf8", "-m", "clawstop", "engine", "openclaw"]
+        return [sys.executable, "-X", "utf8", str(folder)]
+    return [sys.executable, "-X", "utf8", "-m", "clawstop"]
+
+
+def engine_command() -> list[str]:
+    """The same for the engine. The host's name is for the host: see locks.py."""
+    return [*own_command(), "engine", "openclaw"]
 
 
 def install(paths: Paths, binary: str | None, *, dry_run: bool) -> Iterator[str]:
@@ -43,7 +47,7 @@ def install(paths: Paths, binary: str | None, *, dry_run: bool) -> Iterator[str]
         paths.prepare()
         if (read_json(paths.command) or {}).get("command") != command:
             write_private(paths.command, json.dumps({"command": command}))
-    yield from _write_launcher(command[:-1], dry_run)
+    yield from _write_launcher(own_command(), dry_run)
     for arguments in (
         ["plugins", "install", "--link", str(plugin), "--force", "--accept-capabilities"],
         ["plugins", "enable", "clawstop"],
