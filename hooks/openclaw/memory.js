@@ -8,13 +8,14 @@ const transcripts = import("openclaw/plugin-sdk/session-transcript-runtime").cat
 const AGAIN_MS = 1000; // an open page that looks while the host sorts its history anew is told once more
 const REBUILD_MS = 12000; // how long the host may take to sort a conversation anew after a move; 0.1 to 7 s were seen
 const LOOK_MS = 100;
-const WINDOW_BYTES = 2 ** 30; // the number of entries is what bounds
+const WINDOW = 64; // entries that are looked at first: a task is mostly shorter
+const PAGE = 1000; // entries told at once,
+const PAGE_BYTES = 2 ** 18; // and characters: the engine takes a megabyte in one line
 const SHOWN = 80; // characters of a text that the engine is told
 
 export const canMove = async () => Boolean((await agentSessions)?.SessionManager?.open);
 
-// At most so many of its newest entries; 0: all of them.
-async function open(api, session, most = 0) {
+async function open(api, session, most = Infinity) {
   const manager = (await agentSessions)?.SessionManager;
   if (!manager?.open) throw new Error("this release has no SessionManager.open");
   const agentId = agentOf(session);
@@ -23,7 +24,8 @@ async function open(api, session, most = 0) {
   if (!entry?.sessionId) return undefined;
   const storePath = resolveStorePath(api.runtime.config.current().session?.store, { agentId });
   const target = { agentId, sessionKey: session, sessionId: entry.sessionId, storePath };
-  const opened = await settled(() => (most && manager.openBounded ? manager.openBounded(target, { maxBytes: WINDOW_BYTES, maxEvents: most }) : manager.open(target)));
+  const few = most < Infinity && manager.openBounded;
+  const opened = await settled(() => (few ? manager.openBounded(target, { maxBytes: Number.MAX_SAFE_INTEGER, maxEvents: most }) : manager.open(target)));
   return Object.assign(opened, { target });
 }
 
@@ -38,9 +40,20 @@ async function settled(look) {
   }
 }
 
-export async function read(api, { session, most }) {
-  const branch = (await open(api, session, most))?.getBranch() ?? [];
-  return { entries: branch.toReversed().map(slim), whole: !most || branch.length < most };
+// A part of the active branch, newest first: the newest ones, or those before an entry that was told already.
+export async function read(api, { session, before }) {
+  const most = before ? Infinity : WINDOW;
+  const branch = ((await open(api, session, most))?.getBranch() ?? []).toReversed();
+  const begin = before ? branch.findIndex((entry) => entry.id === before) + 1 : 0;
+  if (before && !begin) throw new Error(`${session} was written to meanwhile`);
+  const entries = [];
+  let left = PAGE_BYTES;
+  for (const entry of branch.slice(begin, begin + PAGE).map(slim)) {
+    left -= JSON.stringify(entry).length;
+    if (left < 0 && entries.length) break;
+    entries.push(entry);
+  }
+  return { entries, whole: begin + entries.length === branch.length && branch.length < most };
 }
 
 // The entries from `first` to the newest one, a line each. Gives the one before them: a window does not know it.
@@ -85,6 +98,7 @@ function slim({ type, id, parentId, timestamp, message }) {
   if (!message) return { type, id, parentId, timestamp };
   const { role, stopReason, model, content } = message;
   const parts = typeof content === "string" ? [{ type: "text", text: content }] : (content ?? []);
-  const texts = parts.map((part) => ({ type: part.type, ...(part.type === "text" && { text: String(part.text ?? "").slice(0, SHOWN) }) }));
-  return { type, id, parentId, timestamp, message: { role, stopReason, model, content: texts } };
+  const text = parts.filter((part) => part.type === "text").map((part) => part.text ?? "").join(" ").slice(0, SHOWN).toWellFormed();
+  const calls = parts.filter((part) => part.type === "toolCall").slice(0, 1).map(({ type }) => ({ type }));
+  return { type, id, parentId, timestamp, message: { role, stopReason, model, content: [{ type: "text", text }, ...calls] } };
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .errors import EngineUnreachable, NotNow
+from .errors import ClawstopError, EngineUnreachable, NotNow, TranscriptError
 from .paths import read_json
 from .processes import Ident, Sameness, compare
 from .protocol import Peer
@@ -40,6 +40,7 @@ REDUCED = {
         "a process that throws its environment away is found only while its parent lives, or if it "
         "was seen then; run the gateway as its systemd service, whose cgroup is its own"
     ),
+    "memory": "a stopped task stays in the agent's memory; update OpenClaw",
     "harness_abort": "a subagent's run cannot be ended, only gated; update OpenClaw",
 }
 
@@ -218,13 +219,24 @@ class Bridges:
         """Read or move a conversation that only its gateway may touch."""
         if not self._connected:
             await self.wait()
-        for bridge in self:
+        able = [bridge for bridge in self if bridge.capabilities.get("memory")]
+        if self._connected and not able:
+            raise TranscriptError("the gateway's plugin cannot; restart it, or update OpenClaw")
+        for bridge in able:
             try:
                 answer = await bridge.peer.ask(f"memory_{act}", params, MEMORY_SECONDS)
             except (EngineUnreachable, TimeoutError) as error:
                 raise NotNow(f"its gateway does not answer: {error}") from error
             return dict(answer or {})
         raise NotNow("its gateway is not running; it is done when the gateway is back")
+
+    async def forget_abort(self, session: str) -> None:
+        """Have the host not tell the agent that something was aborted."""
+        for bridge in self:
+            try:
+                await bridge.peer.ask("memory_forget", {"session": session}, MEMORY_SECONDS)
+            except (ClawstopError, TimeoutError) as error:  # no word of the task is in that
+                log.warning("the agent of %s may be told of an abort: %s", session, error)
 
     async def jobs_on(self, jobs: Sequence[str]) -> list[dict[str, Any]]:
         """Turn scheduled jobs on again; a row each, as in `Drained.jobs`."""

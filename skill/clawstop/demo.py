@@ -145,6 +145,8 @@ async def _play(story: Story, host: EmbeddedHost, progress: Callable[[str], None
     }
     if any(story.after.values()):
         story.failures.append(f"something happened after the stop: {story.after}")
+    if host.transcript(SESSION):
+        story.failures.append("the task is still in the agent's memory")
     if not story.receipt["converged"]:
         story.failures.append(f"the stop did not converge: {story.receipt['left']}")
     await host.send(SESSION, "hello again")
@@ -190,6 +192,8 @@ def _narrate(story: Story, events: list[Event], begun: float) -> None:
         told = {"command": process["command"][:50], "signal": process["signal"]}
         if process["result"] == "dead":
             line(at, "demo_clawstop", "demo_killed", **told)
+    count = sum(move.get("entries", 0) for move in story.receipt["memory"])
+    line(begun + ms["rolled_back"] / 1000, "demo_clawstop", "demo_forgotten", count=count)
     for event in events:
         if event.kind == "woken" and event.at > begun:
             line(event.at, "demo_clawstop", "demo_woken")

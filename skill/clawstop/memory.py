@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from . import backups, scopes
 from .bridges import Bridges
@@ -73,7 +74,8 @@ class Memory:
         self._settings = settings
         self._workspaces = workspaces
         self._clock = clock
-        self._locks: dict[str, asyncio.Lock] = {}
+        # Each lives as long as somebody holds it, or waits for it.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @contextlib.asynccontextmanager
     async def quiet(self, session: str) -> AsyncIterator[None]:
@@ -81,8 +83,6 @@ class Memory:
         lock = self._locks.setdefault(session, asyncio.Lock())
         async with lock:
             yield
-        if not lock.locked():
-            self._locks.pop(session, None)
 
     def _of(self, session: str) -> Transcripts:
         return self._hosted if self._agents.hosted(session) else self._files
@@ -161,7 +161,8 @@ class Memory:
     async def _one(
         self, stop: str, session: str, cut: Cut, generation: int, unverified: bool, rolled: Rolled
     ) -> None:
-        if self._store.standing(session).latched_since is None:
+        released = self._store.standing(session).latched_since is None
+        if released and backups.of(self._logs(session), stop, session) is None:
             self._store.rolled_back(session, None)
             rolled.rows.append({"session": session, "why": "gone_on"})
             return
@@ -180,12 +181,14 @@ class Memory:
             rolled.rows.append({**move, "text": redact(move["text"])})
             self._prune(session)
 
+    def _logs(self, session: str) -> Path:
+        return backups.folder(self._agents.folder(session))
+
     def _prune(self, session: str) -> None:
         settings = self._settings()
         try:
-            where = backups.folder(self._agents.folder(session))
             oldest = self._clock() - settings.backups_days * 86400
-            backups.prune(where, settings.backups_keep, oldest)
+            backups.prune(self._logs(session), settings.backups_keep, oldest)
         except OSError as error:
             log.error("old backups stay: %s", error)
 

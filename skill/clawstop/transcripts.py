@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 from . import backups, jsonl, scopes, turns
 from .backups import Backup
 from .bridges import Bridges
-from .errors import ClawstopError, GoneOn, TranscriptError
+from .errors import GoneOn, TranscriptError
 from .paths import Paths, private_folder, read_object, write_private
 from .turns import Cut, Entry
-
-log = logging.getLogger("clawstop.transcripts")
-
-WINDOWS = (64, 1024, 0)  # entries that are looked at, from the newest on; 0: all
 
 Move = dict[str, Any]  # one change of a conversation, as a receipt tells it and `restore` reads it
 
@@ -79,18 +74,23 @@ class Hosted:
 
     async def _find(self, session: str, cut: Cut) -> tuple[Entry | None, str | None]:
         """The first entry that goes, and the newest one."""
-        for most in WINDOWS:
-            entries, whole = await self._read(session, most)
+        first, entries = None, []
+        async for entries in self._read(session):
             first = cut.find(entries)
-            # The oldest of a part does not know the one before it.
-            if whole or (first is not None and first is not entries[-1]):
+            if first is not None and first is not entries[-1]:  # what is older may belong to it
                 break
         return first, entries[0].id if entries else None
 
-    async def _read(self, session: str, most: int) -> tuple[list[Entry], bool]:
-        answer = await self._bridges.memory("read", session=session, most=most)
-        found = [turns.read(entry) for entry in answer["entries"]]
-        return [entry for entry in found if entry], answer["whole"]
+    async def _read(self, session: str) -> AsyncIterator[list[Entry]]:
+        """The active branch, newest first: more and more of it, until all of it was told."""
+        entries: list[Entry] = []
+        whole = False
+        while not whole:
+            before = entries[-1].id if entries else ""
+            answer = await self._bridges.memory("read", session=session, before=before)
+            entries += filter(None, map(turns.read, answer["entries"]))
+            whole = answer["whole"] or not answer["entries"]
+            yield entries
 
     async def remove(self, session: str, cut: Cut, about: dict[str, Any]) -> Move | None:
         where = backups.folder(self._agents.folder(session))
@@ -133,10 +133,10 @@ class Hosted:
         }
 
     async def prepare(self, move: Move, *, force: bool) -> Move:
-        for most in WINDOWS:
-            entries, whole = await self._read(move["session"], most)
+        ids: list[str] = []
+        async for entries in self._read(move["session"]):
             ids = [entry.id for entry in entries]
-            if whole or move["to"] in ids:
+            if move["to"] in ids:
                 break
         leaf = ids[0] if ids else None
         since = entries[: ids.index(move["to"]) if move["to"] in ids else len(ids)]
@@ -215,10 +215,7 @@ class Files:
     async def _forget_abort(self, session: str) -> None:
         """The host would tell the agent that something was aborted."""
         if list(self._bridges):
-            try:
-                await self._bridges.memory("forget", session=session)
-            except ClawstopError as error:  # no word of the task is in that
-                log.warning("the agent of %s may be told of an abort: %s", session, error)
+            await self._bridges.forget_abort(session)
         elif not self._bridges.idents():  # nobody else writes that file
             listed = self._index(session)
             if listed.get(session, {}).get("abortedLastRun"):

@@ -180,6 +180,10 @@ TEXTS: dict[str, tuple[str, str]] = {
         "killed and verified dead: {command} ({signal})",
         "已杀死并确认:{command}({signal})",
     ),
+    "demo_forgotten": (
+        "the task is out of its memory: {count} entries, in a backup",
+        "任务已从记忆中移除:{count} 条记录,已备份",
+    ),
     "demo_woken": (
         "the dying process wakes the agent: refused",
         "进程结束试图唤醒智能体:已拒绝",
