@@ -305,6 +305,30 @@ def test_memory_is_not_touched_while_a_process_lives(
     assert place.file.read_bytes() == b"".join(working().lines[:3]), "a repeated stop completes it"
 
 
+def test_a_rollback_that_had_to_wait_is_not_made_after_the_conversation_has_gone_on(
+    product: Product, place: Place
+) -> None:
+    """Nobody ended the process, but the person wrote on: that is not taken away later."""
+    from clawstop.store import Store
+
+    place.begin(BEGIN + 2.5)
+    store = Store.open(place.paths.database)
+    store.postpone(SESSION, {"since": BEGIN + 2.5}, 2)
+    store.begin_stop("s1", {"trigger": "test"}, [SESSION], [SESSION])
+    store.finish_stop("s1")
+    assert store.postponed(SESSION)
+    store.release(SESSION)
+    store.bind("r2", SESSION, "message", asked=BEGIN + 4.5)
+    assert store.postponed(SESSION) is None
+    store.close()
+    tree = working()
+    tree.user("written on")
+    tree.calls()
+    tree.write(place.file)
+    (move,) = stop(product, place, "dev1")["memory"]
+    assert move["text"] == "written on"
+
+
 # -- a crash
 
 STEPS = {

@@ -260,6 +260,8 @@ class Stops:
         if request.id in self.brakes:
             return Rolled()
         cuts = self._memory.cuts(request.id, request.memory, request.target, bumped)
+        if not cuts and request.memory.rule == "stop":  # an idle chat, of which the host says so
+            await self._bridges.forget_abort(request.target.name)
         return await self._memory.roll_back(request.id, request.target, cuts, unverified)
 
     async def finished(self, session: str, seconds: float) -> None:

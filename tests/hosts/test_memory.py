@@ -156,6 +156,26 @@ def test_on_a_channel_and_back_by_a_word_there(running: Running, telegram: Teleg
     assert "interrupted" not in text
 
 
+def test_an_idle_chat_is_not_told_to_go_on(running: Running, telegram: Telegram) -> None:
+    """The host would: that a run was interrupted, and to continue the unfinished work."""
+    gateway, _ = running
+    gateway.model.scripts["idle-tg"] = [Step("IDLE-ANSWER")]
+    gateway.model.scripts["idle-tg-next"] = [Step("IDLE-NEXT")]
+    telegram.say("[[idle-tg]] hello")
+    until(lambda: "IDLE-ANSWER" in telegram.shown(), TURN, "an answer")
+    time.sleep(1.5)
+    since = time.time()
+    telegram.say("/stop")
+    receipt = receipt_since(gateway, "agent:main:main", since)
+    assert receipt["memory"] == []
+    until(lambda: receipt["id"] in " ".join(telegram.shown()), GONE, "the person is told")
+    telegram.say("[[idle-tg-next]] and now")
+    until(lambda: "IDLE-NEXT" in telegram.shown(), TURN, "an answer")
+    text = json.dumps(gateway.model.requests_since(since, "idle-tg-next")[0].messages)
+    assert "interrupted" not in text
+    assert "IDLE-ANSWER" in text
+
+
 def test_each_session_of_an_agent_has_its_own(running: Running) -> None:
     gateway, product = running
     sessions = ["agent:dev1:own-1", "agent:dev1:own-2"]
