@@ -319,7 +319,7 @@ class Store:
             "SELECT MAX(COALESCE(r.asked, r.started), COALESCE((SELECT MAX(o.ended) FROM runs AS o "
             "WHERE o.session = r.session AND o.id != r.id AND o.ended <= r.started), 0)) "
             "FROM runs AS r LEFT JOIN stops AS s ON s.id = ?1 "
-            "WHERE r.session = ?2 AND r.generation < ?3 "
+            "WHERE r.session = ?2 AND r.generation = ?3 - 1 "
             "AND (r.stop = ?1 OR r.ended IS NULL OR r.ended >= s.created)"
         )
         begun = {
