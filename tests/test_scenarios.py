@@ -146,6 +146,8 @@ async def the_next_message_releases_only_its_own_session(stage: Stage) -> None:
 async def stopping_what_is_idle_changes_nothing_and_converges(stage: Stage) -> None:
     await stage.host.send(A, "short")
     await stage.until(A, "ended")
+    while stage.server.engine.store.live_runs():
+        await asyncio.sleep(0.01)
     before = stage.host.transcript(A)
     receipt = await stage.stop(A)
     assert (receipt["converged"], receipt["runs"], receipt["processes"]) == (True, [], [])

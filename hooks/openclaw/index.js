@@ -83,7 +83,9 @@ export default {
     on("before_agent_reply", "turn", sessionOf, async (event, ctx) => {
       try {
         void bridge().start();
-        return (await bridge().admit(ctx.runId, ctx.sessionKey, ctx)) ? { handled: true } : undefined;
+        const refusal = await bridge().admit(ctx.runId, ctx.sessionKey, ctx);
+        if (refusal) bridge().runEnded(ctx.runId); // the host says nothing more of it
+        return refusal ? { handled: true } : undefined;
       } catch {
         return { handled: true };
       }

@@ -148,6 +148,7 @@ class EmbeddedHost:
         if answer is None or answer["refusal"]:
             reason = answer["refusal"] if answer else "the engine does not answer"
             self._note(session, "refused", f"run: {reason}")
+            self._peer.notify("run_end", {"run": id, "session": session})
             return id
         run.generation = answer["bound"]
         self._runs[id] = run
