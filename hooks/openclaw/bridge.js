@@ -142,8 +142,9 @@ export class Bridge {
     throw new Error(`there is no method ${method}`);
   }
 
+  // What is latched does not act, and its runs have been ended.
   #atWork(session) {
-    return [...this.runs.values()].some((run) => run.session === session);
+    return !this.mirror.latched(session) && [...this.runs.values()].some((run) => run.session === session);
   }
 
   // Only what was there when the stop began: `execs` and `jobs` are of dead generations, the rest is by time.

@@ -106,6 +106,8 @@ def test_a_wake_and_a_job_start_nothing_in_what_is_stopped(locked: Running) -> N
         client.call("cron.run", {"id": job["id"], "mode": "force"})
         time.sleep(5)
         assert gateway.model.requests_since(since) == []
+        sessions = product.json(gateway.state_dir, "status")["sessions"]
+        assert not any(row["runs"] for row in sessions), "what was refused is over"
         assert product.run(gateway.state_dir, "release", "everything").returncode == 0
         client.call("cron.run", {"id": job["id"], "mode": "force"})
         until(lambda: gateway.model.requests_since(since, "job"), TURN, "it does run otherwise")
