@@ -16,11 +16,10 @@ def main() -> int:
     if not missing:
         return 0
     if os.name == "posix" and os.geteuid() == 0 and shutil.which("apt-get"):
-        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for command in (["apt-get", "update", "-qq"], install):
-            if subprocess.run(command, env=quiet, stdout=subprocess.DEVNULL).returncode:
-                break
+        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends"]
+        for command in (["apt-get", "update", "-qq"], *([*install, name] for name in missing)):
+            subprocess.run(command, env=quiet, stdout=subprocess.DEVNULL, check=False)
     missing = [name for name in NEEDED if not shutil.which(name)]
     if missing:
         print(f"SKIPPED: tests that need {', '.join(missing)}: install with apt-get", flush=True)

@@ -266,13 +266,15 @@ def test_two_backups_of_one_second_are_two(tmp_path: Path) -> None:
 
 def test_old_backups_go_by_count_and_age_and_nobody_elses(tmp_path: Path) -> None:
     where = tmp_path / "logs"
-    for day in range(6):
+    for day in range(14):
         at = BEGIN + day * 86400
         backups.write(where, {"receipt": str(day)}, lambda: iter([b"x\n"]), repeat(at).__next__)
     other = where / "rollback-20200101-000000.jsonl"
     other.write_text('{"type":"message","id":"a"}\n')
-    assert backups.prune(where, 4, BEGIN + 2.5 * 86400) == 3
-    assert [one.header["receipt"] for one in backups.newest(where)] == ["5", "4", "3"]
+    assert backups.prune(where, 12, BEGIN) == 2
+    assert backups.prune(where, 12, BEGIN + 2.5 * 86400) == 1
+    assert [one.header["receipt"] for one in backups.newest(where)][-1] == "3"
+    assert backups.prune(where, 12, BEGIN + 99 * 86400) == 1, "the last ten are never too old"
     assert other.exists()
 
 
@@ -337,8 +339,10 @@ def test_backups_of_others_are_restored(tmp_path: Path, header: bool) -> None:
     theirs.write_bytes(first + removed(backup))
     restore(file, backups.read(theirs))
     assert file.read_bytes() == tree.data
-    with pytest.raises(GoneOn):
-        restore(file, backups.read(theirs))
+    restore(file, backups.read(theirs))
+    assert file.read_bytes() == tree.data, "twice is once"
+    restore(file, backups.read(theirs), force=True)
+    assert file.read_bytes() == tree.data, "also by force"
 
 
 def test_what_is_no_backup_is_said_to_be_none(tmp_path: Path) -> None:
@@ -674,3 +678,85 @@ def test_psutil_agrees_with_the_hosts_ticks() -> None:
     assert ident is not None
     seconds = float(ident.start) / os.sysconf("SC_CLK_TCK")
     assert abs(psutil.boot_time() + seconds - psutil.Process().create_time()) < 2
+
+
+def test_by_time_nothing_without_a_time_and_no_older_turn_goes(tmp_path: Path) -> None:
+    tree = Tree()
+    tree.user("old")
+    tree.says("answered")
+    task = tree.user("the task")
+    tree.calls()
+    file = tree.write(tmp_path / "t.jsonl")
+    assert first_removed(file, Cut(since=BEGIN - 100)) == task, "the clock was set back"
+    bare = re.sub(rb', "timestamp": "[^"]*"', b"", tree.data)
+    file.write_bytes(bare)
+    assert first_removed(file, Cut(since=BEGIN)) is None
+
+
+def test_a_leaf_line_says_where_the_conversation_is(tmp_path: Path) -> None:
+    tree = talked()
+    tree.user("left behind")
+    tree.says("forgotten")
+    tree.raw({"type": "leaf", "id": "l1", "parentId": "e4", "targetId": "e2"})
+    file = tree.write(tmp_path / "t.jsonl")
+    assert first_removed(file, LAST) == "e1"
+    tree.leaf = "e2"
+    task = tree.user("the task")
+    assert first_removed(tree.write(file), LAST) == task
+    tree.raw({"type": "leaf", "id": "l2", "parentId": task, "targetId": None})
+    assert first_removed(tree.write(file), LAST) is None
+
+
+def test_what_comes_in_during_the_look_is_not_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = working().write(tmp_path / "t.jsonl")
+    lines = tail.lines
+
+    def late(fd: int, end: int | None = None) -> Any:
+        yield from lines(fd, end)
+
+    def appended(fd: int, end: int | None = None) -> Any:
+        with file.open("ab") as out:
+            out.write(b"late\n")
+        monkeypatch.setattr(tail, "lines", late)
+        yield from lines(fd, end)
+
+    monkeypatch.setattr(tail, "lines", appended)
+    with pytest.raises(TranscriptError, match="was written to meanwhile"):
+        roll_back(file)
+    assert file.read_bytes() == working().data + b"late\n"
+
+
+def test_lines_that_were_put_back_by_hand_are_not_taken_away(tmp_path: Path) -> None:
+    file = working().write(tmp_path / "t.jsonl")
+    backup = roll_back(file)
+    assert backup is not None
+    backup.file.write_bytes(backup.file.read_bytes().replace(b"the task", b"THE TASK"))
+    edited = backups.read(backup.file)
+    with file.open("ab") as out:
+        out.write(removed(edited))
+    by_hand = file.read_bytes()
+    with pytest.raises(TranscriptError):
+        restore(file, edited)
+    assert file.read_bytes() == by_hand
+
+
+def test_a_lock_that_was_taken_from_us_is_not_removed(tmp_path: Path) -> None:
+    file = working().write(tmp_path / "t.jsonl")
+    with locks.held(file):
+        lock_of(file).unlink()
+        held_by(file, 1)
+    assert lock_of(file).exists()
+
+
+def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(*_: Any) -> None:
+        raise PermissionError(1, "no links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    file = working().write(tmp_path / "t.jsonl")
+    backup = roll_back(file)
+    assert backup is not None
+    restore(file, backup)
+    assert file.read_bytes() == working().data

@@ -17,7 +17,7 @@ import pytest
 import zoo
 from clawstop import receipts
 from clawstop.embedded import EmbeddedHost, Exec, Say, Script
-from clawstop.errors import GoneOn, NotPermitted, UsageError
+from clawstop.errors import NotPermitted, UsageError
 from clawstop.paths import Paths
 from clawstop.server import Server
 from clawstop.store import Store
@@ -187,7 +187,10 @@ def test_a_backup_of_nobody_asks_whose_it_is(product: Product, place: Place) -> 
     done = undo(product, place, str(theirs))
     assert done.returncode == 2
     assert "--session" in done.stderr
-    assert undo(product, place, str(theirs), "--session", SESSION, "--force").returncode == 0
+    done = undo(product, place, str(theirs), "--session", SESSION, "--force")
+    assert done.returncode == 1
+    assert "what it goes on from is not there" in done.stderr
+    assert place.file.read_bytes() == working().data
 
 
 def test_a_session_file_elsewhere_is_left_alone(product: Product, place: Place) -> None:
@@ -204,21 +207,15 @@ def test_a_session_file_elsewhere_is_left_alone(product: Product, place: Place) 
 def test_a_lock_that_is_held_makes_the_stop_say_so_and_the_next_one_does_it(
     product: Product, place: Place
 ) -> None:
-    holder = place.process("unset CLAWSTOP_COOKIE; exec env -u CLAWSTOP_COOKIE sleep 60")
-    try:
-        lock = place.file.with_name(place.file.name + ".lock")
-        lock.write_text(json.dumps({"pid": os.getpid()}))
-        receipt = stop(product, place, "dev1", "--keep")
-        receipt = stop(product, place, "dev1")
-        assert not receipt["converged"]
-        assert f"process {os.getpid()} is writing" in receipt["left"][0]
-        assert place.file.read_bytes() == working().data
-        lock.unlink()
-        assert stop(product, place, "dev1")["converged"]
-        assert place.file.read_bytes() != working().data
-    finally:
-        holder.kill()
-        holder.wait()
+    lock = place.file.with_name(place.file.name + ".lock")
+    lock.write_text(json.dumps({"pid": os.getpid()}))
+    receipt = stop(product, place, "dev1")
+    assert not receipt["converged"]
+    assert f"process {os.getpid()} is writing" in receipt["left"][0]
+    assert place.file.read_bytes() == working().data
+    lock.unlink()
+    assert stop(product, place, "all")["converged"]
+    assert place.file.read_bytes() == b"".join(working().lines[:3])
 
 
 # -- a run that a gateway left behind: by when it was asked for
@@ -240,13 +237,18 @@ def test_a_run_is_rolled_back_to_when_it_was_asked_for(product: Product, tmp_pat
 def test_a_message_that_waited_counts_from_the_end_of_the_run_before(tmp_path: Path) -> None:
     now = time.time()
     store = Store.open(tmp_path / "state.sqlite")
+
+    def begun(session: str) -> float:
+        return store.tasks("no stop", {session: 2}, unseen=True)[session]
+
     store.bind("r1", SESSION, "message", asked=now - 20)
     store.bind("r2", OTHER, "message", asked=now - 10)
-    assert store.tasks("no stop", {SESSION: 2})[SESSION] == now - 20
+    assert begun(SESSION) == now - 20
     store.end_run("r1", SESSION)
     store.bind("r3", SESSION, "message", asked=now - 10)
-    assert store.tasks("no stop", {SESSION: 2})[SESSION] >= now, "while it waited, r1 talked"
-    assert store.tasks("no stop", {OTHER: 2})[OTHER] == now - 10
+    assert begun(SESSION) >= now, "while it waited, r1 talked"
+    assert begun(OTHER) == now - 10
+    assert store.tasks("no stop", {OTHER: 2}, unseen=False) == {}, "a gateway knows better"
     store.close()
 
 
@@ -306,13 +308,13 @@ def test_a_rollback_that_had_to_wait_is_not_made_after_the_conversation_has_gone
     """Nobody ended the process, but the person wrote on: that is not taken away later."""
     place.begin(BEGIN + 2.5)
     store = Store.open(place.paths.database)
-    store.postpone(SESSION, {"since": BEGIN + 2.5}, 2)
+    store.plan_rollback("s1", SESSION, {"since": BEGIN + 2.5}, 2)
     store.begin_stop("s1", {"trigger": "test"}, [SESSION], [SESSION])
     store.finish_stop("s1")
-    assert store.postponed(SESSION)
+    assert store.waiting_rollback(SESSION)
     store.release(SESSION)
     store.bind("r2", SESSION, "message", asked=BEGIN + 4.5)
-    assert store.postponed(SESSION) is None
+    assert store.waiting_rollback(SESSION) is None
     store.close()
     tree = working()
     tree.user("written on")
@@ -349,9 +351,9 @@ def test_a_crash_of_the_engine_rolls_back_once(tmp_path: Path, place: Place, ste
 
 
 RESTORE_STEPS = [
-    "        await self._carry_out(id, prepared)\n        return id, prepared",
-    "                    back = move[",
-    "        self._store.finish_restore(id)\n\n    def from_backup",
+    "        return await self.finish(id, about)\n",
+    "                    self._store.set_clean(",
+    "        self._store.finish_restore(id)\n",
 ]
 
 
@@ -368,8 +370,10 @@ def test_a_crash_in_a_restore_is_made_good_by_the_next_command(
     assert crashed.returncode == -signal.SIGKILL, crashed.stderr
     product.run(place.paths.openclaw, "status")
     assert place.file.read_bytes() == working().data
-    assert undo(product, place).returncode == 0
-    assert place.file.read_bytes() == working().data
+    last = list(receipts.read(place.paths.receipts))[-1]
+    assert (last["trigger"], last["memory"][0]["did"]) == ("restore", "restore")
+    assert undo(product, place, last["id"]).returncode == 0, "and can be undone"
+    assert place.file.read_bytes() == b"".join(working().lines[:3])
 
 
 # -- on a host
@@ -553,7 +557,7 @@ def test_in_chat_only_the_own_session_is_restored(tmp_path: Path) -> None:
                 answer = await stage.host._peer.ask("restore", asked, 5)
                 return "\n".join(answer["lines"])
 
-            assert "not restored" in await said("agent:b:main", receipt=receipt["id"])
+            assert "no stop of this chat" in await said("agent:b:main", receipt=receipt["id"])
             assert "remembers again" in await said(SESSION)
             assert stage.host.transcript(SESSION)[: len(during[SESSION])] == during[SESSION]
             assert stage.host.transcript(OTHER) == []
@@ -592,5 +596,136 @@ def test_a_receipt_quotes_the_task_without_secrets(product: Product, tmp_path: P
     assert "hunter2secret" in Path(move["backup"]).read_text()
 
 
-def test_gone_on_is_an_error_of_its_own() -> None:
-    assert GoneOn.code == "gone_on"
+# -- what a reviewer tried
+
+
+def test_a_resumed_stop_takes_nothing_that_was_said_since(product: Product, place: Place) -> None:
+    """It could not be finished; the person wrote on, and stopped again."""
+    place.begin(BEGIN + 2.5)
+    store = Store.open(place.paths.database)
+    target = {"name": SESSION, "scopes": [SESSION], "sessions": [SESSION], "spared": []}
+    request = {"target": target, "trigger": "/stop", "who": "me", "grace": 0.1, "spare": []}
+    request |= {"memory": {"rule": "stop"}}
+    store.begin_stop("s1", request, [SESSION], [SESSION])
+    store.ended_by("s1", [("r1", SESSION)])
+    store.end_run("r1", SESSION)
+    store.release(SESSION)
+    store.bind("r2", SESSION, "message", asked=BEGIN + 4.5)
+    store.end_run("r2", SESSION)
+    store.begin_stop("s2", request, [SESSION], [SESSION])
+    store.finish_stop("s2")
+    store.close()
+    tree = working()
+    tree.user("written on")
+    tree.says("answered")
+    tree.write(place.file)
+    product.json(place.paths.openclaw, "status")
+    assert place.file.read_bytes() == tree.data
+    (written,) = receipts.read(place.paths.receipts)
+    assert written["memory"] == [{"session": SESSION, "why": "gone_on"}]
+
+
+def test_a_resumed_stop_does_not_undo_a_restore(product: Product, place: Place) -> None:
+    place.begin(BEGIN + 2.5)
+    receipt = stop(product, place, "all")
+    assert undo(product, place).returncode == 0
+    store = Store.open(place.paths.database)
+    store._db.execute("UPDATE stops SET finished = NULL WHERE id = ?", (receipt["id"],))
+    with place.paths.receipts.open("r+") as file:  # as if nobody had called it converged
+        text = file.read().replace('"converged":true', '"converged":false')
+        file.seek(0)
+        file.write(text)
+    store.close()
+    product.json(place.paths.openclaw, "status")
+    assert place.file.read_bytes() == working().data
+    last = list(receipts.read(place.paths.receipts))[-1]
+    assert last["id"] == receipt["id"]
+    assert [row.get("did") for row in last["memory"]] == ["remove"], "and says what it had done"
+
+
+def test_offline_a_repeated_stop_takes_no_more(product: Product, place: Place) -> None:
+    stop(product, place, "dev1")
+    kept = place.file.read_bytes()
+    assert stop(product, place, "dev1")["memory"] == []
+    assert place.file.read_bytes() == kept
+    assert "standby" in product.run(place.paths.openclaw, "status").stdout
+    assert stop(product, place, "dev1", "--turns", "1")["memory"][0]["text"] == "hello"
+
+
+def test_everything_names_nobody_also_with_turns(product: Product, place: Place) -> None:
+    assert stop(product, place, "everything", "--turns", "1")["memory"] == []
+    assert stop(product, place, "all", "--turns", "1")["memory"] == []
+    assert place.file.read_bytes() == working().data
+
+
+def test_turns_that_are_not_there_are_said_to_be_missing(product: Product, place: Place) -> None:
+    done = product.run(place.paths.openclaw, "stop", "dev1", "--turns", "9")
+    assert "there is no such turn" in done.stdout
+    assert place.file.read_bytes() == working().data
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type":"message","id":"x","message":{"role":"assistant","model":["a"],"stopReason":{}}}',
+        b'{"type":"message","timestamp":1' + b"0" * 400 + b',"message":{"role":"user"}}',
+        b'{"type":"message","timestamp":[],"message":{"role":["user"],"content":{"a":1}}}',
+        b'{"type":"message","message":{"role":"user","content":"\\ud83d half"}}',
+        b"[" * 5000,
+    ],
+)
+def test_whatever_a_transcript_holds_the_stop_has_its_receipt(
+    product: Product, tmp_path: Path, line: bytes
+) -> None:
+    tree = working()
+    tree.raw(line)
+    place = Place(tmp_path, tree)
+    place.begin(BEGIN + 2.5)
+    receipt = stop(product, place, "dev1")
+    assert receipt["id"]
+    assert product.json(place.paths.openclaw, "status")["unfinished"] == []
+    kept, made = place.file.read_bytes(), place.made()
+    rest = b"".join(file.read_bytes().split(b"\n", 1)[1] for file in made)
+    assert kept + rest == tree.data
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        '{"agent:dev1:bad": {"sessionFile": "/etc/passwd"}}',
+        '{"agent:dev1:bad": {"sessionFile": "a\\u0000b.jsonl"}}',
+        '{"agent:dev1:bad": 7}',
+        "[" * 100_000,
+        "not json",
+    ],
+)
+def test_whatever_the_hosts_list_holds_the_stop_has_its_receipt(
+    product: Product, place: Place, index: str
+) -> None:
+    (place.file.parent / "sessions.json").write_text(index)
+    receipt = stop(product, place, "dev1")
+    assert receipt["converged"], receipt["left"]
+
+
+def test_a_pipe_or_nonsense_among_the_backups_holds_nobody_up(
+    product: Product, place: Place
+) -> None:
+    place.logs.mkdir(parents=True)
+    os.mkfifo(place.logs / "rollback-20200101-000000.jsonl")
+    odd = place.logs / "rollback-20200101-000001.jsonl"
+    odd.write_text('{"clawstop":1,"at":"yesterday","removed":[],"kept":7}\n')
+    receipt = stop(product, place, "dev1")
+    assert receipt["converged"], receipt["left"]
+    assert undo(product, place, receipt["id"]).returncode == 0
+    done = undo(product, place, str(odd))
+    assert done.returncode == 1
+    assert "makes no sense" in done.stderr
+
+
+def test_a_backup_is_not_restored_into_another_session(product: Product, place: Place) -> None:
+    other = place.add(OTHER, talked())
+    (move,) = stop(product, place, SESSION)["memory"]
+    done = undo(product, place, move["backup"], "--session", OTHER, "--force")
+    assert done.returncode == 1
+    assert "is not a backup of" in done.stderr
+    assert other.read_bytes() == talked().data

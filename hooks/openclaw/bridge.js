@@ -137,14 +137,15 @@ export class Bridge {
     if (method === "spent") return this.spent.report();
     if (method === "memory_read") return memory.read(this.api, params);
     if (method === "memory_dump") return memory.dump(this.api, params);
-    if (method === "memory_move") return memory.move(this.api, (session) => this.#atWork(session), params);
+    if (method === "memory_move") return memory.move(this.api, this.log, (session) => this.#atWork(session), params);
     if (method === "memory_forget") return memory.forget(this.api, params);
     throw new Error(`there is no method ${method}`);
   }
 
   // What is latched does not act, and its runs have been ended.
   #atWork(session) {
-    return !this.mirror.latched(session) && [...this.runs.values()].some((run) => run.session === session);
+    if (this.mirror.latched(session)) return false;
+    return Boolean(host.replyOf(session)) || [...this.runs.values()].some((run) => run.session === session);
   }
 
   // Only what was there when the stop began: `execs` and `jobs` are of dead generations, the rest is by time.
@@ -294,7 +295,7 @@ export class Bridge {
     forgetOldest(this.ended);
     this.spent.close("turn", known.session);
     this.chat.settle(known.session);
-    this.engine.tell("run_end", { run, session: known.session });
+    this.engine.tell("run_end", { run, session: known.session, ended: known.ended });
   }
 
   // The host aborted a run because a person said so. Ours are marked `ending` before we abort them.

@@ -8,13 +8,15 @@ const transcripts = import("openclaw/plugin-sdk/session-transcript-runtime").cat
 const AGAIN_MS = 1000; // an open page that looks while the host sorts its history anew is told once more
 const REBUILD_MS = 12000; // how long the host may take to sort a conversation anew after a move; 0.1 to 7 s were seen
 const LOOK_MS = 100;
-const WINDOW = 64; // entries that are looked at first: a task is mostly shorter
+const WINDOW = 64; // entries that are looked at first: a task is mostly shorter, and all of them take long to read
+const WINDOW_BYTES = 2 ** 26; // the most that the host allows
 const PAGE = 1000; // entries told at once,
 const PAGE_BYTES = 2 ** 18; // and characters: the engine takes a megabyte in one line
 const SHOWN = 80; // characters of a text that the engine is told
 
 export const canMove = async () => Boolean((await agentSessions)?.SessionManager?.open);
 
+// The newest entries, at most so many. `whole` when that is all there is.
 async function open(api, session, most = Infinity) {
   const manager = (await agentSessions)?.SessionManager;
   if (!manager?.open) throw new Error("this release has no SessionManager.open");
@@ -25,8 +27,11 @@ async function open(api, session, most = Infinity) {
   const storePath = resolveStorePath(api.runtime.config.current().session?.store, { agentId });
   const target = { agentId, sessionKey: session, sessionId: entry.sessionId, storePath };
   const few = most < Infinity && manager.openBounded;
-  const opened = await settled(() => (few ? manager.openBounded(target, { maxBytes: Number.MAX_SAFE_INTEGER, maxEvents: most }) : manager.open(target)));
-  return Object.assign(opened, { target });
+  const opened = await settled(() => (few ? manager.openBounded(target, { maxBytes: WINDOW_BYTES, maxEvents: most }) : manager.open(target)));
+  const branch = opened.getBranch();
+  // A part's oldest entry is shown without a parent, as a whole's is: only a first message of few is believed.
+  const whole = !few || (branch.length < most && JSON.stringify(branch).length < WINDOW_BYTES / 4);
+  return { target, manager: opened, branch, whole };
 }
 
 // What the host gives once it has sorted the conversation anew.
@@ -42,41 +47,58 @@ async function settled(look) {
 
 // A part of the active branch, newest first: the newest ones, or those before an entry that was told already.
 export async function read(api, { session, before }) {
-  const most = before ? Infinity : WINDOW;
-  const branch = ((await open(api, session, most))?.getBranch() ?? []).toReversed();
-  const begin = before ? branch.findIndex((entry) => entry.id === before) + 1 : 0;
-  if (before && !begin) throw new Error(`${session} was written to meanwhile`);
+  const { branch, whole } = (await open(api, session, before ? Infinity : WINDOW)) ?? { branch: [], whole: true };
+  const end = before ? branch.findIndex((entry) => entry.id === before) : branch.length;
+  if (end < 0) throw new Error(`${session} was written to meanwhile`);
   const entries = [];
   let left = PAGE_BYTES;
-  for (const entry of branch.slice(begin, begin + PAGE).map(slim)) {
+  for (let at = end - 1; at >= 0 && entries.length < PAGE; at -= 1) {
+    const entry = slim(branch[at]);
     left -= JSON.stringify(entry).length;
     if (left < 0 && entries.length) break;
     entries.push(entry);
   }
-  return { entries, whole: begin + entries.length === branch.length && branch.length < most };
+  return { entries, whole: whole && entries.length === end };
 }
 
-// The entries from `first` to the newest one, a line each. Gives the one before them: a window does not know it.
-export async function dump(api, { session, first, leaf, file }) {
-  const manager = await open(api, session);
-  const branch = manager?.getBranch() ?? [];
-  const begin = branch.findIndex((entry) => entry.id === first);
-  if (begin < 0 || manager.getLeafId() !== leaf) throw new Error(`${session} was written to meanwhile`);
-  fs.writeFileSync(file, branch.slice(begin).map((entry) => `${JSON.stringify(entry)}\n`).join(""), { flag: "w", mode: 0o600 });
-  return { parent: branch[begin].parentId ?? null };
+// The entries from `first` to the newest one, a line each. Gives the one before them.
+export async function dump(api, { session, first, leaf, file, count = 0 }) {
+  let found = await open(api, session, count + 2);
+  let begin = found.branch.findIndex((entry) => entry.id === first);
+  if (begin <= 0) {
+    found = await open(api, session);
+    begin = found.branch.findIndex((entry) => entry.id === first);
+  }
+  if (begin < 0 || found.manager.getLeafId() !== leaf) throw new Error(`${session} was written to meanwhile`);
+  fs.writeFileSync(file, found.branch.slice(begin).map((entry) => `${JSON.stringify(entry)}\n`).join(""), { flag: "wx", mode: 0o600 });
+  return { parent: found.branch[begin].parentId ?? null };
 }
 
 // Gives where the pointer is afterwards. Only from where it was expected: nobody's words are lost that came since.
-export async function move(api, busy, { session, from, to }) {
+// Once it is moved it is moved, whatever comes then.
+export async function move(api, log, busy, { session, from, to }) {
+  let found = await open(api, session, WINDOW);
+  if (found && !found.branch.some((entry) => entry.id === to)) found = await open(api, session);
+  const leaf = found?.manager.getLeafId() ?? null;
+  if (leaf === to || leaf !== from) return { leaf };
   if (busy(session)) throw new Error(`${session} is at work`);
-  const manager = await open(api, session);
-  const leaf = manager?.getLeafId() ?? null;
-  if (leaf !== to && leaf === from) {
-    manager.appendLeafControl({ targetId: to, appendParentId: to });
-    await forget(api, { session });
-    await lookAgain(manager.target);
+  if (!sinceReset(found, to)) throw new Error(`${session} was begun anew since; the entries are in the backup`);
+  found.manager.appendLeafControl({ targetId: to, appendParentId: to });
+  try {
+    await patch(api, session, { updatedAt: Date.now(), abortedLastRun: false }); // else the host begins it anew
+    await lookAgain(found.target);
+  } catch (error) {
+    log.warn(`clawstop: ${session} was moved, but: ${error.message}`);
   }
-  return { leaf: (await open(api, session))?.getLeafId() ?? null };
+  return { leaf: to };
+}
+
+// The host does not go back to before a conversation was begun anew, and does not say so.
+function sinceReset({ manager, branch, whole }, to) {
+  const reset = branch.findLast((entry) => entry.type === "reset")?.id;
+  if (!reset) return true;
+  for (let id = to; id; id = manager.getEntry(id)?.parentId) if (id === reset) return true;
+  return !whole && branch.some((entry) => entry.id === to);
 }
 
 // Pages that show this conversation read it again; else their next message would be refused.
@@ -86,12 +108,14 @@ async function lookAgain(target) {
   setTimeout(() => publish().catch(() => undefined), AGAIN_MS).unref();
 }
 
-// Without a new `updatedAt` the host would begin the conversation anew; and it would tell the agent of an abort.
+// The host would tell the agent of an abort.
 export async function forget(api, { session }) {
-  const update = () => ({ updatedAt: Date.now(), abortedLastRun: false });
-  await api.runtime.agent.session.patchSessionEntry({ agentId: agentOf(session), sessionKey: session, update });
+  const entry = api.runtime.agent.session.getSessionEntry({ agentId: agentOf(session), sessionKey: session });
+  if (entry?.abortedLastRun) await patch(api, session, { abortedLastRun: false });
   return {};
 }
+
+const patch = (api, session, values) => api.runtime.agent.session.patchSessionEntry({ agentId: agentOf(session), sessionKey: session, update: () => values });
 
 // What the engine needs to find a task.
 function slim({ type, id, parentId, timestamp, message }) {

@@ -21,7 +21,8 @@ def killed(receipt: Receipt) -> int:
 
 def idle(receipt: Receipt) -> bool:
     """Nothing was there to stop."""
-    return not (receipt["runs"] or receipt["processes"] or receipt["left"])
+    forgotten = any("did" in row for row in receipt.get("memory") or ())
+    return not (receipt["runs"] or receipt["processes"] or receipt["left"] or forgotten)
 
 
 def summary(receipt: Receipt, lang: str | None = None) -> str:
@@ -91,7 +92,7 @@ def _memory(receipt: Receipt, lang: str | None) -> list[str]:
     return told
 
 
-def restored(receipt: Receipt, lang: str | None = None) -> list[str]:
+def restored(receipt: Receipt, lang: str | None = None, *, chat: bool = False) -> list[str]:
     """What came of a restore."""
     told = [
         say("job_on" if job["outcome"] == "on" else "job_gone", lang, id=job["id"])
@@ -99,8 +100,9 @@ def restored(receipt: Receipt, lang: str | None = None) -> list[str]:
     ]
     for move in receipt["memory"]:
         key = "memory_back" if move["did"] == "restore" else "memory_gone"
-        values = {"session": move["session"], "count": move["entries"], "id": receipt["id"]}
-        told.append(say(key, lang, **values))
+        how = f"/restore {receipt['id']}" if chat else f"clawstop restore {receipt['id']}"
+        told.append(say(key, lang, session=move["session"], count=move["entries"], how=how))
+    told += [f"  - {problem}" for problem in receipt.get("left", ())]
     return told or [say("nothing_to_restore", lang, id=receipt["of"])]
 
 

@@ -11,23 +11,28 @@ them without any; both are read here.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from . import tail, turns
 from .errors import TranscriptError
-from .paths import private_folder, sync_folder
+from .paths import private_folder, sync_folder, user
 
 CHUNK = 1 << 20
-HEADER = 1 << 16  # bytes in which the first line ends, if it is a header
+KEPT = 10  # that are never too old: a clock may be wrong
+LEFT_OVER = 3600.0  # seconds after which what a crash has left goes
+# Never through a link, and never waiting for whoever is at the other end of a pipe.
+PLAIN = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 OURS = "clawstop"  # the key that a header of ours begins with
 NAME = re.compile(r"rollback-\d{8}-\d{6}(-\d+)?\.jsonl")
 
@@ -49,7 +54,7 @@ class Backup:
 
     def chunks(self, skip: int = 0) -> Iterator[bytes]:
         """The removed lines, but for the first `skip` bytes."""
-        with self.file.open("rb") as data:
+        with _opened(self.file) as data:
             data.seek(self.start + skip)
             while chunk := data.read(CHUNK):
                 yield chunk
@@ -126,8 +131,8 @@ def _named(temporary: Path, name: str) -> Path:
 
 def read(file: Path) -> Backup:
     try:
-        with file.open("rb") as data:
-            first = data.readline(HEADER)
+        with _opened(file) as data:
+            first = data.readline()
             size = os.fstat(data.fileno()).st_size
     except OSError as error:
         raise TranscriptError(f"cannot read the backup {file}: {error.strerror}") from error
@@ -135,10 +140,32 @@ def read(file: Path) -> Backup:
     with contextlib.suppress(ValueError, RecursionError):
         header = json.loads(first)
     if isinstance(header, dict) and (OURS in header or "removed_count" in header):
+        if OURS in header and not _makes_sense(header):
+            raise TranscriptError(f"the first line of {file.name} makes no sense")
         return Backup(file, header, len(first), size)
     if not turns.parse(first):
         raise TranscriptError(f"{file} is not a backup of a transcript")
     return Backup(file, {}, 0, size)
+
+
+def _opened(file: Path) -> BinaryIO:
+    """A plain file of ours, or OSError."""
+    data = os.fdopen(os.open(file, os.O_RDONLY | PLAIN), "rb")
+    info = os.fstat(data.fileno())
+    if not stat.S_ISREG(info.st_mode) or info.st_uid != user():
+        data.close()
+        raise PermissionError(errno.EPERM, "not a plain file of yours", str(file))
+    return data
+
+
+def _makes_sense(header: dict[str, Any]) -> bool:
+    """Whether a header of ours says what it must: anybody of this user can have written it."""
+    removed, kept, branch = (header.get(key, {}) for key in ("removed", "kept", "branch"))
+    if not all(isinstance(part, dict) for part in (removed, kept, branch)):
+        return False
+    ends = all(isinstance(branch.get(key), str | None) for key in ("from", "to"))
+    numbers = (header.get("at"), removed.get("lines"), kept.get("bytes", 0))
+    return ends and all(isinstance(one, int | float) for one in numbers)
 
 
 def newest(where: Path) -> Iterator[Backup]:
@@ -149,7 +176,7 @@ def newest(where: Path) -> Iterator[Backup]:
         with contextlib.suppress(TranscriptError):
             found.append(read(file))
     mine = (one for one in found if one.ours)
-    yield from sorted(mine, key=lambda one: float(one.header.get("at") or 0), reverse=True)
+    yield from sorted(mine, key=lambda one: one.header["at"], reverse=True)
 
 
 def of(where: Path, receipt: str, session: str) -> Backup | None:
@@ -165,20 +192,20 @@ def prune(where: Path, keep: int, newer_than: float) -> int:
     old = [
         backup
         for number, backup in enumerate(newest(where))
-        if number >= keep or float(backup.header.get("at") or 0) < newer_than
+        if number >= keep or (number >= KEPT and backup.header["at"] < newer_than)
     ]
     for backup in old:
         backup.file.unlink(missing_ok=True)
     for left in where.glob(".rollback-*"):  # by a crash
         with contextlib.suppress(OSError):
-            if left.stat().st_mtime < newer_than:
+            if time.time() - left.stat().st_mtime > LEFT_OVER:
                 left.unlink()
     return len(old)
 
 
 def first_entry(backup: Backup) -> turns.Entry | None:
     """The first of the removed entries."""
-    with backup.file.open("rb") as data:
+    with _opened(backup.file) as data:
         data.seek(backup.start)
         for line in data:
             if entry := turns.parse(line):

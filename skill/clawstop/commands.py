@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -146,7 +147,10 @@ class Commands:
         """Only a person may: a process that a run started is refused, however it got here."""
         callers.refuse_owned(_caller(peer, params), "release", self._engine.proofs())
         target = targets.resolve(text(params, "target"), self._store, self._engine.agents())
-        lifted = [scope for wide in target.scopes for scope in self._store.release(wide)]
+        async with contextlib.AsyncExitStack() as stack:  # not in the middle of a rollback
+            for session in sorted(target.sessions):
+                await stack.enter_async_context(self._engine.memory.quiet(session))
+            lifted = [scope for wide in target.scopes for scope in self._store.release(wide)]
         lifted += await self._engine.freezer.thaw(target.scopes)
         await self._bridges.push(self._stops.mirror())
         held = {one for key in target.sessions for one in self._engine.freezer.held_by(key)}

@@ -267,7 +267,8 @@ def _latch(order: Order, paths: Paths, target: Target, id: str) -> tuple[list[Pa
         private_folder(paths.tombstones)
         for name, suffix in zip(names, ("", "-main"), strict=False):
             file = paths.tombstones / f"{id}{suffix}.json"
-            stone = {"target": name, "at": int(time.time() * 1000), "keep": order.keep}
+            stone = {"target": name, "at": int(time.time() * 1000)}
+            stone |= {"keep": order.keep, "rule": "kill"}
             write_private(file, json.dumps(stone, ensure_ascii=False))
             files.append(file)
     except (OSError, ClawstopError) as error:

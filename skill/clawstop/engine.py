@@ -5,11 +5,12 @@ in `commands.py`."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -143,8 +144,8 @@ class Engine:
 
     async def resume(self) -> None:
         """Finish what was cut off, by a crash or by a gateway that went away."""
-        await self.memory.resume()
         await self.stops.resume()
+        await self.restoring.resume()
 
     def _take_tombstones(self) -> None:
         """Latch what was stopped while no engine ran; `resume` finishes those stops."""
@@ -188,6 +189,7 @@ class Engine:
         oldest = self._pruned - self.settings.receipts_days * DAY
         try:
             receipts.prune(self.paths.receipts, self.settings.receipts_keep, oldest)
+            self.memory.prune()
         except OSError as error:
             log.error("old receipts stay: %s", error)
 
@@ -330,7 +332,7 @@ class Engine:
         self._take_tombstones()
         runs = [
             (text(run, "run"), session_of(run), text(run, "cause"), names(run, "reports"), at)
-            for run, at in ((run, _asked(run)) for run in params.get("runs") or ())
+            for run, at in ((run, _time(run, "asked")) for run in params.get("runs") or ())
         ]
         try:
             if not list(self.bridges):  # another gateway's runs are not this one's to end
@@ -429,16 +431,26 @@ class Engine:
             # A channel numbers messages per chat, so the session is part of what makes an id new.
             id = f"{message.session} {message.id}"
             before = None if refusal else arrived
-            await self.stops.finished(message.session, FINISH_SECONDS)
-            async with self.memory.quiet(message.session):
+            async with self._undisturbed(message.session):
                 released = self.store.admit(id, message.session, releases_before=before)
         if released:
             await self.bridges.push(self.stops.mirror([message.session]))
         return {"released": released, "refusal": self.standing(message.session).refusal}
 
+    @contextlib.asynccontextmanager
+    async def _undisturbed(self, session: str) -> AsyncIterator[None]:
+        """When no stop and no change of memory is under way there, or after a while: then what
+        comes next is what the conversation has gone on with, and is left alone."""
+        async with contextlib.AsyncExitStack() as stack:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FINISH_SECONDS):
+                    await self.stops.finished(session)
+                    await stack.enter_async_context(self.memory.quiet(session))
+            yield
+
     async def on_run_start(self, peer: Peer, params: Params) -> Params:
         run, session, cause = text(params, "run"), session_of(params), text(params, "cause")
-        self.store.bind(run, session, cause, names(params, "reports"), _asked(params))
+        self.store.bind(run, session, cause, names(params, "reports"), _time(params, "asked"))
         host_id = text(params, "session_id")
         if host_id:
             self.store.name(session, host_id)
@@ -448,7 +460,7 @@ class Engine:
 
     async def on_run_end(self, peer: Peer, params: Params) -> None:
         run, session = text(params, "run"), session_of(params)
-        self.store.end_run(run, session)
+        self.store.end_run(run, session, _time(params, "ended"))
         await self.plugins.run_ended(Run(run, "", self.standing(session, run)))
 
     async def on_tool(self, peer: Peer, params: Params) -> Params:
@@ -524,11 +536,13 @@ class Engine:
         force = params.get("force") is True
         try:
             done = await self.restoring.by_receipt(receipt, who, force=force, only=session)
-        except GoneOn as error:
-            return {"lines": [say("gone_on_chat", lang, why=error)]}
+        except GoneOn:
+            return {"lines": [say("gone_on_chat", lang)]}
+        except UsageError:
+            return {"lines": [say("nothing_taken", lang)]}
         except ClawstopError as error:
             return {"lines": [say("not_restored", lang, why=error)]}
-        return {"lines": answers.restored(done, lang)}
+        return {"lines": answers.restored(done, lang, chat=True)}
 
     async def on_suspects(self, peer: Peer, params: Params) -> Params:
         """A person confirms: end the suspects that the last stop of their session has named."""
@@ -577,10 +591,11 @@ def _wanted(params: Params) -> Wanted:
     """What a stop that was said in chat does to memory: nothing where the person begins anew, or
     says that it shall be kept."""
     keep = params.get("latch", True) is not True or params.get("keep") is True
-    return Wanted(rule="" if keep else "stop")
+    rule = "kill" if params.get("rule") == "kill" else "stop"  # of a command that had no engine
+    return Wanted(rule="" if keep else rule)
 
 
-def _asked(params: Params) -> float | None:
-    """When the message came in that a run answers."""
-    asked = params.get("asked")
-    return asked / 1000 if isinstance(asked, int | float) else None
+def _time(params: Params, key: str) -> float | None:
+    """A bridge's clock is ours; it tells milliseconds."""
+    value = params.get(key)
+    return value / 1000 if isinstance(value, int | float) else None

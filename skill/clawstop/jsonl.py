@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from . import backups, locks, tail, turns
-from .backups import Backup
+from .backups import PLAIN, Backup
 from .errors import GoneOn, TranscriptError
 from .paths import user
 from .turns import Cut, Entry
@@ -80,12 +80,16 @@ def place(file: Path, backup: Backup, *, force: bool = False) -> int:
             if same and backups.is_prefix(fd, base, backup):
                 return base  # nothing else came since; some of it may be back already
         else:
-            last = next(_entries(fd), None)
+            last = next((one for one in _entries(fd, size) if one.kind != "session"), None)
             first = backups.first_entry(backup)
-            same = last is None or first is None or first.parent == last.id
+            same = first is None or (first.parent or "") == (last.id if last else "")
             if same:
                 return size
+        already = size - backup.removed
+        if already >= 0 and backups.is_prefix(fd, already, backup):
+            return already
         if force:
+            _check_parent(fd, size, backup)
             return size
         if not same:
             raise GoneOn(f"{file.name} is not what it was when {backup.file.name} was made")
@@ -106,11 +110,14 @@ def put_back(file: Path, backup: Backup, base: int) -> None:
         checking = beside.submit(backup.check)
         try:
             with _same_time(fd):
-                _append(fd, size, backup, size - base)
-                os.fsync(fd)
-            checking.result()
+                try:
+                    _append(fd, size, backup, size - base)
+                    os.fsync(fd)
+                    checking.result()
+                except BaseException:
+                    os.ftruncate(fd, size)
+                    raise
         except (OSError, TranscriptError) as error:
-            os.ftruncate(fd, base)
             raise TranscriptError(f"{error}; {file.name} is as it was") from error
 
 
@@ -129,7 +136,7 @@ def take_again(file: Path, backup: Backup, base: int) -> None:
 def last(file: Path) -> Entry | None:
     """The newest entry."""
     with _opened(file, os.O_RDONLY) as fd:
-        return next(_entries(fd), None)
+        return next(_entries(fd, os.fstat(fd).st_size), None)
 
 
 def sample(fd: int, end: int) -> str:
@@ -163,18 +170,29 @@ def _truncate(fd: int, file: Path, offset: int, size: int) -> None:
 def _same_time(fd: int) -> Iterator[None]:
     """A host of 2026.7 puts a conversation away whose file is newer than its last run."""
     before = os.fstat(fd)
-    yield
-    if os.utime in os.supports_fd:
-        os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
+    try:
+        yield
+    finally:
+        if os.utime in os.supports_fd:
+            os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def _find(fd: int, file: Path, cut: Cut) -> Part | None:
-    first = cut.find(turns.branch(_entries(fd)))
-    return Part(file, first, os.fstat(fd).st_size) if first else None
+    size = os.fstat(fd).st_size  # before the look: what comes in meanwhile is not cut
+    first = cut.find(turns.branch(_entries(fd, size)))
+    return Part(file, first, size) if first else None
 
 
-def _entries(fd: int) -> Iterator[Entry]:
-    for offset, line in tail.lines(fd):
+def _check_parent(fd: int, size: int, backup: Backup) -> None:
+    """What the removed lines go on from must be there, or the model would see nothing before."""
+    first = backups.first_entry(backup)
+    wanted = first.parent if first else None
+    if wanted and not any(entry.id == wanted for entry in _entries(fd, size)):
+        raise TranscriptError("what it goes on from is not there; restore the later stop first")
+
+
+def _entries(fd: int, end: int) -> Iterator[Entry]:
+    for offset, line in tail.lines(fd, end):
         if entry := turns.parse(line, offset):
             yield entry
 
@@ -207,9 +225,9 @@ def _append(fd: int, end: int, backup: Backup, skip: int) -> None:
 def _opened(file: Path, flags: int) -> Iterator[int]:
     """A plain file of ours, by its own name: a link could mean anything."""
     try:
-        fd = os.open(file, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
-    except OSError as error:
-        raise TranscriptError(f"cannot open the transcript {file}: {error.strerror}") from error
+        fd = os.open(file, flags | PLAIN)
+    except (OSError, ValueError) as error:
+        raise TranscriptError(f"cannot open the transcript {file}: {error}") from error
     try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode) or info.st_uid != user():

@@ -32,8 +32,9 @@ POLL = 0.02
 def held(transcript: Path, patience: float = PATIENCE) -> Iterator[None]:
     """Hold the lock of a transcript; TranscriptError when somebody who lives does not let go."""
     file = transcript.with_name(transcript.name + ".lock")
+    mine = _self()
     deadline = time.monotonic() + patience
-    while not _taken(file):
+    while not _taken(file, mine):
         holder = _holder(file)
         if not _alive(holder) if holder else _silent(file):
             _break(file, holder)
@@ -42,22 +43,27 @@ def held(transcript: Path, patience: float = PATIENCE) -> Iterator[None]:
             raise TranscriptError(f"{who} is writing to {transcript.name}; end it and try again")
         else:
             time.sleep(POLL)
-    mine = file.stat().st_ino
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            if file.stat().st_ino == mine:  # nobody took it from us
+            if _holder(file) == mine:  # nobody took it from us
                 file.unlink()
 
 
-def _taken(file: Path) -> bool:
+def _taken(file: Path, mine: dict[str, Any]) -> bool:
     """Make the lock, with its content, in one step: one that says nothing is nobody's to break."""
     new = file.with_name(file.name + ".new")
     try:
         new.unlink(missing_ok=True)  # after a crash it may be the lock itself, by another name
-        new.write_bytes(json.dumps(_self()).encode())
-        os.link(new, file)
+        new.write_bytes(json.dumps(mine).encode())
+        try:
+            os.link(new, file)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            with file.open("xb") as out:
+                out.write(new.read_bytes())
     except FileExistsError:
         return False
     except OSError as error:
@@ -69,11 +75,12 @@ def _taken(file: Path) -> bool:
 
 
 def _self() -> dict[str, Any]:
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-    about = {"pid": os.getpid(), "createdAt": now.replace("+00:00", "Z")}
+    """What our lock says. A host tells no start time but on Linux, where it counts in ticks."""
+    moment = datetime.datetime.now(datetime.UTC)
+    now = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     ident = processes.ident_of(os.getpid())
-    # Linux counts in ticks, and so does the host, which tells none elsewhere.
-    return {**about, "starttime": ident.start} if ident and isinstance(ident.start, int) else about
+    start = {"starttime": ident.start} if ident and isinstance(ident.start, int) else {}
+    return {"pid": os.getpid(), "createdAt": now, **start}
 
 
 def _holder(file: Path) -> dict[str, Any] | None:
@@ -87,6 +94,8 @@ def _holder(file: Path) -> dict[str, Any] | None:
 
 def _alive(holder: dict[str, Any]) -> bool:
     pid, start = holder["pid"], holder.get("starttime")
+    if not 0 < pid < 2**31:
+        return False
     if isinstance(start, int):
         return not processes.gone(Ident(pid, start))  # its number may be somebody else's
     return psutil.pid_exists(pid)

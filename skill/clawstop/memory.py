@@ -14,11 +14,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
 from . import backups, scopes
 from .bridges import Bridges
-from .errors import ClawstopError, NotNow, UsageError
+from .errors import ClawstopError, NotNow, StoreError, TranscriptError, UsageError
 from .paths import Paths
 from .redaction import redact
 from .settings import Settings
@@ -26,8 +27,6 @@ from .store import Store
 from .targets import Target
 from .transcripts import Agents, Files, Hosted, Move, Transcripts
 from .turns import Cut
-
-Cuts = dict[str, Cut]  # session -> where it is cut
 
 log = logging.getLogger("clawstop.memory")
 
@@ -44,6 +43,30 @@ class Wanted:
     entry: str = ""  # or from this entry on
     named: bool = False  # the person named an agent or a session, which may be idle
     offline: bool = False  # and no gateway ran: its last turn is what they mean
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One rollback: of which stop it is, where it cuts, and the generation that nobody may have
+    used since."""
+
+    stop: str
+    cut: Cut
+    generation: int
+
+
+Plans = dict[str, Plan]  # by session
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a restore did: its id, of which receipt or backup it is, and what it could not do."""
+
+    id: str
+    of: str
+    who: str
+    moves: list[Move]
+    left: list[str]
 
 
 @dataclass
@@ -87,35 +110,48 @@ class Memory:
     def _of(self, session: str) -> Transcripts:
         return self._hosted if self._agents.hosted(session) else self._files
 
+    def _by(self, move: Move) -> Transcripts:
+        return self._hosted if move["store"] == "host" else self._files
+
     # -- what goes
 
-    def cuts(self, stop: str, wanted: Wanted, target: Target, bumped: Mapping[str, int]) -> Cuts:
-        """What goes, of every session that a stop is about."""
+    def plan(
+        self, stop: str, wanted: Wanted, target: Target, bumped: Mapping[str, int], *, unseen: bool
+    ) -> Plans:
+        """What goes, of every session that a stop is about; `unseen` when no gateway told."""
         chosen = Cut(entry=wanted.entry, turns=wanted.turns)
         if chosen == Cut() and not self._settings().rollback.get(wanted.rule):
             return {}
         since: dict[str, float] = {}
-        for session, begun in self._store.tasks(stop, bumped).items():
+        for session, begun in self._store.tasks(stop, bumped, unseen=unseen).items():
             for key in (session, *self._store.descendants(session)):
                 since[key] = min(begun, since.get(key, begun))
-        found = {key: Cut(since=begun) for key, begun in since.items()}
-        for session in bumped:
-            if waiting := self._store.postponed(session):
-                found[session] = Cut(**waiting)
+        cuts = {key: Cut(since=begun) for key, begun in since.items()}
+        clean = self._store.still_clean(bumped)
         if chosen != Cut():
-            active = [key for key in found if key not in self._children(found)]
-            return found | dict.fromkeys(active or self._idle(target), chosen)
-        if not found and wanted.named:
+            active = [key for key in cuts if key not in self._children(cuts)]
+            cuts |= dict.fromkeys(active or self._idle(wanted, target), chosen)
+        elif not cuts:
             last = Cut(turns=1) if wanted.offline else Cut(unfinished=True)
-            return dict.fromkeys(self._idle(target), last)
-        return found
+            cuts = dict.fromkeys(set(self._idle(wanted, target)) - clean, last)
+        plans = {
+            key: Plan(stop, cut, bumped.get(key, self._store.generation(key)))
+            for key, cut in cuts.items()
+        }
+        for session in bumped:
+            if waiting := self._store.waiting_rollback(session):
+                of, cut, generation = waiting
+                plans[session] = Plan(of, Cut(**cut), generation)
+        return plans
 
     def _children(self, sessions: Iterable[str]) -> set[str]:
         return {child for key in sessions for child in self._store.descendants(key)}
 
-    def _idle(self, target: Target) -> list[str]:
+    def _idle(self, wanted: Wanted, target: Target) -> list[str]:
         """The one conversation that is meant when nothing runs: the named one, or the agent's
         last."""
+        if not wanted.named:
+            return []
         if target.name in target.sessions:
             return [target.name]
         agent = next((scope for scope in target.scopes if not scopes.is_session(scope)), "")
@@ -128,10 +164,11 @@ class Memory:
 
     async def preview(self, wanted: Wanted, target: Target, stop: str) -> list[Move]:
         """What a stop would take away."""
+        bumped = {key: self._store.generation(key) + 1 for key in target.sessions}
         rows = []
-        for session, cut in self.cuts(stop, wanted, target, self._next(target)).items():
+        for session, plan in self.plan(stop, wanted, target, bumped, unseen=True).items():
             try:
-                first = await self._of(session).find(session, cut)
+                first = await self._of(session).find(session, plan.cut)
             except ClawstopError as error:
                 rows.append({"session": session, "text": "", "why": str(error)})
                 continue
@@ -139,95 +176,106 @@ class Memory:
                 rows.append({"session": session, "entry": first.id, "text": redact(first.text)})
         return rows
 
-    def _next(self, target: Target) -> dict[str, int]:
-        return {key: self._store.generation(key) + 1 for key in target.sessions}
-
     # -- rolling back
 
-    async def roll_back(self, stop: str, target: Target, cuts: Cuts, unverified: bool) -> Rolled:
+    async def roll_back(self, target: Target, plans: Plans, unverified: bool) -> Rolled:
         rolled = Rolled()
-        if cuts:
+        if plans:
             folders = self._workspaces(target)
-            rolled.notes = await asyncio.to_thread(_notes, folders, cuts)
-        for session, cut in cuts.items():
-            generation = self._store.generation(session)
+            rolled.notes = await asyncio.to_thread(_notes, folders, plans)
+        for session, plan in plans.items():
             async with self.quiet(session):
                 try:
-                    await self._one(stop, session, cut, generation, unverified, rolled)
-                except (ClawstopError, OSError) as error:
+                    await self._one(session, plan, unverified, rolled)
+                except Exception as error:  # whatever lies in a folder, the stop has its receipt
+                    if not isinstance(error, ClawstopError | OSError):
+                        log.exception("the memory of %s", session)
+                    rolled.again |= isinstance(error, NotNow)
                     rolled.problems.append(f"the memory of {session} was not touched: {error}")
         return rolled
 
-    async def _one(
-        self, stop: str, session: str, cut: Cut, generation: int, unverified: bool, rolled: Rolled
-    ) -> None:
-        released = self._store.standing(session).latched_since is None
-        if released and backups.of(self._logs(session), stop, session) is None:
-            self._store.rolled_back(session, None)
+    async def _one(self, session: str, plan: Plan, unverified: bool, rolled: Rolled) -> None:
+        done = self._store.rollback_of(plan.stop, session)
+        if done:  # before a crash
+            rolled.rows.append(done)
+            return
+        gone_on = self._store.standing(session).latched_since is None
+        gone_on |= self._store.ran_since(session, plan.generation)
+        if gone_on and not self._begun(session, plan):
+            self._store.drop_rollbacks(session)
             rolled.rows.append({"session": session, "why": "gone_on"})
             return
-        self._store.postpone(session, vars(cut), generation)
+        self._store.plan_rollback(plan.stop, session, vars(plan.cut), plan.generation)
         if unverified:
             rolled.rows.append({"session": session, "why": "alive"})
             return
-        about = {"session": session, "generation": generation, "receipt": stop}
+        about = {"session": session, "generation": plan.generation, "receipt": plan.stop}
+        move = await self._of(session).remove(session, plan.cut, about)
+        if move is None:
+            self._store.drop_rollbacks(session)
+            if plan.cut.entry or plan.cut.turns:
+                rolled.rows.append({"session": session, "why": "not_there"})
+            return
+        row = {**move, "text": redact(move["text"])}
+        rolled.rows.append(row)
         try:
-            move = await self._of(session).remove(session, cut, about)
-        except NotNow:
-            rolled.again = True
-            raise
-        self._store.rolled_back(session, generation if move else None)
-        if move:
-            rolled.rows.append({**move, "text": redact(move["text"])})
-            self._prune(session)
+            self._store.made_rollback(plan.stop, session, row)
+        except StoreError as error:
+            rolled.problems.append(f"{error}; the memory of {session} is rolled back")
 
-    def _logs(self, session: str) -> Path:
-        return backups.folder(self._agents.folder(session))
+    def _begun(self, session: str, plan: Plan) -> bool:
+        """Whether its backup is there: then a crash has cut the rollback off, or its record."""
+        try:
+            where = backups.folder(self._agents.folder(session))
+        except TranscriptError:
+            return False
+        return backups.of(where, plan.stop, session) is not None
 
-    def _prune(self, session: str) -> None:
+    def prune(self) -> None:
+        """Old backups go."""
         settings = self._settings()
-        try:
-            oldest = self._clock() - settings.backups_days * 86400
-            backups.prune(self._logs(session), settings.backups_keep, oldest)
-        except OSError as error:
-            log.error("old backups stay: %s", error)
+        oldest = self._clock() - settings.backups_days * 86400
+        for where in self._agents.backups():
+            try:
+                backups.prune(where, settings.backups_keep, oldest)
+            except OSError as error:
+                log.error("old backups stay: %s", error)
 
     # -- bringing back
 
-    async def restore(self, moves: list[Move], *, force: bool) -> tuple[str, list[Move]]:
-        """Undo these moves; gives an id and the moves that did it, which can be undone too."""
-        prepared = [
-            await self._of(move["session"]).prepare(move, force=force) for move in reversed(moves)
-        ]
+    async def restore(self, moves: list[Move], of: str, who: str, *, force: bool) -> Restored:
+        """Undo these moves. What did it can be undone too."""
+        busy = {session for _, session, _ in self._store.live_runs()}
+        for session in (move["session"] for move in moves):
+            if session in busy and self._store.standing(session).latched_since is None:
+                raise TranscriptError(f"{session} is at work; stop it first")
+        prepared = [await self._by(move).prepare(move, force=force) for move in reversed(moves)]
         id = secrets.token_hex(8)
-        self._store.begin_restore(id, prepared)
-        await self._carry_out(id, prepared)
-        return id, prepared
+        about = {"of": of, "who": who, "moves": prepared}
+        self._store.begin_restore(id, about)
+        return await self.finish(id, about)
 
-    async def resume(self) -> None:
-        """Finish what a crash has cut off."""
-        for id, moves in self._store.restores():
-            try:
-                await self._carry_out(id, moves)
-            except ClawstopError as error:
-                log.error("restore %s was cut off and cannot be finished: %s", id, error)
-                self._store.finish_restore(id)
+    def cut_off(self) -> list[tuple[str, dict[str, Any]]]:
+        """Restores that a crash has cut off."""
+        return self._store.restores()
 
-    async def _carry_out(self, id: str, moves: list[Move]) -> None:
-        try:
-            for move in moves:
-                session = move["session"]
-                async with self.quiet(session):
-                    await self._of(session).carry_out(move)
-                    back = move["did"] == "restore"
-                    generation = None if back else self._store.generation(session)
-                    self._store.rolled_back(session, generation)
-        except NotNow:
-            raise  # the next start tries again
-        except ClawstopError:
-            self._store.finish_restore(id)
-            raise
+    async def finish(self, id: str, about: dict[str, Any]) -> Restored:
+        """Do what was prepared. Done again, it goes on. When nothing could be done it raises."""
+        done: list[Move] = []
+        errors: list[ClawstopError] = []
+        for move in about["moves"]:
+            session = move["session"]
+            async with self.quiet(session):
+                try:
+                    await self._by(move).carry_out(move)
+                    self._store.set_clean(session, move["did"] == "remove")
+                    done.append(move)
+                except ClawstopError as error:
+                    errors.append(error)
         self._store.finish_restore(id)
+        if errors and not done:
+            raise errors[0]
+        return Restored(id, about["of"], about["who"], done, [str(error) for error in errors])
 
     def from_backup(self, file: Path, session: str) -> Move:
         """The move that a backup is of. `session` says whose, where the file does not."""
@@ -241,10 +289,10 @@ class Memory:
         return self._files.move_of(backup, key)
 
 
-def _notes(folders: Iterable[Path], cuts: Cuts) -> list[str]:
+def _notes(folders: Iterable[Path], plans: Plans) -> list[str]:
     """Files in which an agent keeps what it wants to remember, changed during the task. They are
     named, not altered."""
-    begun = min((cut.since for cut in cuts.values() if cut.since), default=0.0)
+    begun = min((plan.cut.since for plan in plans.values() if plan.cut.since), default=0.0)
     found = set()
     for folder in folders if begun else ():
         for pattern in NOTES:

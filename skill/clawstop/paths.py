@@ -180,6 +180,6 @@ def read_object(file: Path) -> dict[str, Any] | None:
     """A JSON object from a file, or None."""
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from . import receipts
 from .bridges import Bridges
 from .errors import UsageError
-from .memory import Memory
+from .memory import Memory, Restored
 from .plugins import Plugins
 from .stops import Stops
 from .store import Store
 from .transcripts import Move
+
+log = logging.getLogger("clawstop.restoring")
 
 Receipt = dict[str, Any]
 TRIGGER = "restore"
@@ -55,12 +58,28 @@ class Restoring:
             found = next(filter(something, receipts.latest(self._file)), None)
         if found is None or (only and not moves(found)):
             raise UsageError(f"there is no receipt {id}" if id else "no stop took anything away")
+        back = self._back(found["id"])
+        away = [move for move in moves(found) if move["session"] not in back]
+        if only and not away:
+            raise UsageError(f"what {found['id']} took away is back already")
         jobs = [] if only else [row["id"] for row in self._store.jobs_of(found["id"])]
         if jobs:
             await self._bridges.wait()
         if jobs and not list(self._bridges):
             raise UsageError("no gateway is connected: start it, its scheduler has the jobs")
-        return await self._restore(found["id"], moves(found), jobs, who, force)
+        return await self._restore(found["id"], away, jobs, who, force)
+
+    def _back(self, id: str) -> set[str]:
+        """The sessions that a later restore brought back, and that was not undone itself."""
+        undone: set[tuple[str, str]] = set()
+        for receipt in receipts.latest(self._file):
+            if receipt["id"] == id:
+                break
+            if receipt.get("trigger") == TRIGGER:
+                for session in (move["session"] for move in receipt["memory"]):
+                    if (receipt["id"], session) not in undone:
+                        undone.add((receipt["of"], session))
+        return {session for of, session in undone if of == id}
 
     async def by_backup(self, file: Path, session: str, who: str, *, force: bool) -> Receipt:
         move = self._memory.from_backup(file, session)
@@ -69,13 +88,25 @@ class Restoring:
     async def _restore(
         self, of: str, moves: list[Move], jobs: list[str], who: str, force: bool
     ) -> Receipt:
-        id, done = await self._memory.restore(moves, force=force) if moves else ("", [])
         rows = await self._bridges.jobs_on(jobs) if jobs else []
         self._store.jobs_on([row["id"] for row in rows if row["outcome"] == "on"])
-        if not done:  # only jobs, as every stop's can be
-            return {"of": of, "jobs": rows, "memory": []}
-        sessions = ", ".join(sorted({move["session"] for move in done}))
-        written = self._stops.record(id, TRIGGER, who, sessions, of=of, memory=done)
-        for move in done:
+        if not moves:  # only jobs, or nothing
+            return {"of": of, "jobs": rows, "memory": [], "left": []}
+        restored = await self._memory.restore(moves, of, who, force=force)
+        return {**await self._record(restored), "jobs": rows}
+
+    async def _record(self, restored: Restored) -> Receipt:
+        sessions = ", ".join(sorted({move["session"] for move in restored.moves}))
+        about = {"of": restored.of, "memory": restored.moves, "left": restored.left}
+        written = self._stops.record(restored.id, TRIGGER, restored.who, sessions, **about)
+        for move in restored.moves:
             await self._plugins.memory_moved(move)
-        return {**written, "jobs": rows}
+        return written
+
+    async def resume(self) -> None:
+        """Finish what a crash has cut off; nothing that lies there keeps the engine down."""
+        for id, about in self._memory.cut_off():
+            try:
+                await self._record(await self._memory.finish(id, about))
+            except Exception:
+                log.exception("restore %s was cut off and cannot be finished", id)

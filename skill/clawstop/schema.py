@@ -55,16 +55,18 @@ CREATE TABLE frozen (scope TEXT PRIMARY KEY, since REAL NOT NULL) WITHOUT ROWID;
 CREATE INDEX runs_alive ON runs (started) WHERE ended IS NULL;
 """
 # When the message came that a run answers, and the stop that ended it; the generation for which a
-# session's memory was rolled back; what is still to be done: rollbacks that had to wait, and a
+# session's memory was rolled back; the rollback of each stop, and what it did once it was made; a
 # restore under way.
 MEMORY = """
 ALTER TABLE runs ADD COLUMN asked REAL;
 ALTER TABLE runs ADD COLUMN stop TEXT;
 ALTER TABLE sessions ADD COLUMN clean INTEGER;
 CREATE TABLE rollbacks (
-    session TEXT PRIMARY KEY, cut TEXT NOT NULL, generation INTEGER NOT NULL, made REAL NOT NULL
+    stop TEXT NOT NULL, session TEXT NOT NULL, cut TEXT NOT NULL, generation INTEGER NOT NULL,
+    made REAL NOT NULL, move TEXT, PRIMARY KEY (stop, session)
 ) WITHOUT ROWID;
-CREATE TABLE restores (id TEXT PRIMARY KEY, moves TEXT NOT NULL, made REAL NOT NULL) WITHOUT ROWID;
+CREATE INDEX rollbacks_by_session ON rollbacks (session);
+CREATE TABLE restores (id TEXT PRIMARY KEY, about TEXT NOT NULL, made REAL NOT NULL) WITHOUT ROWID;
 """
 # Each takes the database from one version to the next. They only add: an older clawstop opens a
 # newer database and leaves alone what it does not know, unless that says it would lose something.

@@ -259,20 +259,26 @@ class Stops:
         """Not while the stop itself is not on disk: it is done once more then."""
         if request.id in self.brakes:
             return Rolled()
-        cuts = self._memory.cuts(request.id, request.memory, request.target, bumped)
-        if not cuts and request.memory.rule == "stop":  # an idle chat, of which the host says so
-            await self._bridges.forget_abort(request.target.name)
-        return await self._memory.roll_back(request.id, request.target, cuts, unverified)
+        wanted, target = request.memory, request.target
+        try:
+            unseen = not list(self._bridges)
+            plans = self._memory.plan(request.id, wanted, target, bumped, unseen=unseen)
+        except Exception as error:
+            log.exception("what to roll back")
+            return Rolled(problems=[f"memory was not touched: {error}"])
+        if not plans and wanted.rule == "stop" and self._settings().rollback["stop"]:
+            await self._bridges.forget_abort(target.name)  # of an idle chat the host says so
+        return await self._memory.roll_back(target, plans, unverified)
 
-    async def finished(self, session: str, seconds: float) -> None:
-        """Wait, not for long, until no stop that concerns this session is under way."""
+    async def finished(self, session: str) -> None:
+        """Wait until no stop that concerns this session is under way."""
         mine = [
             task
             for task, target in self._running.values()
             if session in target.sessions or any(scopes.covers(s, session) for s in target.scopes)
         ]
         if mine:
-            await asyncio.wait(mine, timeout=seconds)
+            await asyncio.wait(mine)
 
     async def _escalate(self, request: Request, ended: Ended) -> list[dict[str, Any]]:
         """The last rung: a gateway whose run cannot be ended is ended, if the person wants that.

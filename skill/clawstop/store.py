@@ -274,11 +274,11 @@ class Store:
                 self._latch([child], "inherited", self._clock())
                 self._bump([child])
 
-    def end_run(self, run: str, session: str) -> None:
+    def end_run(self, run: str, session: str, at: float | None = None) -> None:
         with self._transaction():
             self._db.execute(
                 "UPDATE runs SET ended = ? WHERE id = ? AND session = ? AND ended IS NULL",
-                (self._clock(), run, session),
+                (self._clock() if at is None else at, run, session),
             )
 
     def end_runs_but(self, alive: Iterable[tuple[str, str]]) -> None:
@@ -310,75 +310,117 @@ class Store:
                     "UPDATE runs SET stop = ? WHERE id = ? AND session = ?", (stop, run, session)
                 )
 
-    def tasks(self, stop: str, bumped: Mapping[str, int]) -> dict[str, float]:
+    def tasks(self, stop: str, bumped: Mapping[str, int], *, unseen: bool) -> dict[str, float]:
         """Session -> since when it worked on what this stop has ended; idle ones are left out.
 
-        A message that waited for the run before it counts from that one's end.
+        What a gateway reported as ended by this stop, or ended since; `unseen`, when there is none
+        to ask, also what never was reported as ended. A message that waited for the run before it
+        counts from that one's end. Without a message a run is a moment older than we knew of it.
         """
         query = (
-            "SELECT MAX(COALESCE(r.asked, r.started), COALESCE((SELECT MAX(o.ended) FROM runs AS o "
-            "WHERE o.session = r.session AND o.id != r.id AND o.ended <= r.started), 0)) "
+            "SELECT MAX(COALESCE(r.asked, r.started - 5), COALESCE((SELECT MAX(o.ended) FROM runs "
+            "AS o WHERE o.session = r.session AND o.id != r.id AND o.ended <= r.started), 0)) "
             "FROM runs AS r LEFT JOIN stops AS s ON s.id = ?1 "
             "WHERE r.session = ?2 AND r.generation = ?3 - 1 "
-            "AND (r.stop = ?1 OR r.ended IS NULL OR r.ended >= s.created)"
+            "AND (r.stop = ?1 OR r.ended >= s.created OR (?4 AND r.ended IS NULL))"
         )
         begun = {
-            session: [row[0] for row in self._db.execute(query, (stop, session, generation))]
-            for session, generation in bumped.items()
+            session: [row[0] for row in self._db.execute(query, (stop, session, new, unseen))]
+            for session, new in bumped.items()
         }
         return {session: min(times) for session, times in begun.items() if times}
 
-    # -- memory that is to be changed
+    def ran_since(self, session: str, generation: int) -> bool:
+        """Whether anything has run in the session in this generation, or later."""
+        query = "SELECT 1 FROM runs WHERE session = ? AND generation >= ?"
+        return bool(self._db.execute(query, (session, generation)).fetchone())
 
-    def postpone(self, session: str, cut: dict[str, Any], generation: int) -> None:
-        """A rollback that could not be made yet; an earlier one of the session stands."""
+    # -- memory that is to be changed, or was
+
+    def plan_rollback(self, stop: str, session: str, cut: dict[str, Any], generation: int) -> None:
         with self._transaction():
+            self._ensure(session)
             self._db.execute(
-                "INSERT OR IGNORE INTO rollbacks VALUES (?, ?, ?, ?)",
-                (session, json.dumps(cut), generation, self._clock()),
+                "INSERT OR IGNORE INTO rollbacks VALUES (?, ?, ?, ?, ?, NULL)",
+                (stop, session, json.dumps(cut), generation, self._clock()),
             )
 
-    def postponed(self, session: str) -> dict[str, Any] | None:
-        """The cut of a rollback that still waits, if nothing has run in the session since."""
-        row = self._db.execute(
-            "SELECT cut FROM rollbacks AS b WHERE session = ? AND NOT EXISTS (SELECT 1 FROM runs "
-            "AS r WHERE r.session = b.session AND r.generation >= b.generation)",
-            (session,),
-        ).fetchone()
-        return dict(json.loads(row[0])) if row else None
+    def rollback_of(self, stop: str, session: str) -> dict[str, Any] | None:
+        """What a stop did to the session's memory; None when it has not."""
+        query = "SELECT move FROM rollbacks WHERE stop = ? AND session = ?"
+        row = self._db.execute(query, (stop, session)).fetchone()
+        return dict(json.loads(row[0])) if row and row[0] else None
 
-    def rolled_back(self, session: str, generation: int | None) -> None:
-        """Nothing waits any more: it was made, in this generation, or is not to be made."""
+    def waiting_rollback(self, session: str) -> tuple[str, dict[str, Any], int] | None:
+        """(stop, cut, generation) of one that could not be made, if nothing has run there since."""
+        query = (
+            "SELECT stop, cut, generation FROM rollbacks WHERE session = ? AND move IS NULL "
+            "ORDER BY made"
+        )
+        for stop, cut, generation in self._db.execute(query, (session,)).fetchall():
+            if not self.ran_since(session, generation):
+                return stop, dict(json.loads(cut)), generation
+        return None
+
+    def made_rollback(self, stop: str, session: str, move: dict[str, Any]) -> None:
+        """Its memory is as before the task, until something runs or is restored there."""
         with self._transaction():
-            self._db.execute("DELETE FROM rollbacks WHERE session = ?", (session,))
-            self._ensure(session)
+            generation = self._ensure(session)
+            self._db.execute(
+                "UPDATE rollbacks SET move = ? WHERE stop = ? AND session = ?",
+                (json.dumps(move), stop, session),
+            )
             self._db.execute("UPDATE sessions SET clean = ? WHERE key = ?", (generation, session))
+
+    def drop_rollbacks(self, session: str) -> None:
+        """There is nothing to take away, or not any more."""
+        with self._transaction():
+            self._db.execute("DELETE FROM rollbacks WHERE session = ? AND move IS NULL", (session,))
+
+    def set_clean(self, session: str, clean: bool) -> None:
+        """After a restore, or its undoing."""
+        with self._transaction():
+            generation = self._ensure(session) if clean else None
+            self._db.execute("UPDATE sessions SET clean = ? WHERE key = ?", (generation, session))
+
+    def still_clean(self, bumped: Mapping[str, int]) -> set[str]:
+        """Those of a stop whose memory an earlier one has rolled back, with nothing run since."""
+        with self._transaction():
+            for session, generation in bumped.items():
+                self._db.execute(
+                    "UPDATE sessions SET clean = ?1 WHERE key = ?2 AND clean = ?1 - 1 "
+                    "AND NOT EXISTS (SELECT 1 FROM runs WHERE session = ?2 "
+                    "AND generation >= ?1 - 1)",
+                    (generation, session),
+                )
+        rows = self._db.execute("SELECT key FROM sessions WHERE clean = generation")
+        return {key for (key,) in rows if key in bumped}
 
     def on_standby(self) -> list[str]:
         """Sessions that are stopped, and whose memory is as before the task."""
         rows = self._db.execute("SELECT key FROM sessions WHERE clean = generation").fetchall()
         return [key for (key,) in rows if self._latched_since(key) is not None]
 
+    def begin_restore(self, id: str, about: dict[str, Any]) -> None:
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO restores VALUES (?, ?, ?)", (id, json.dumps(about), self._clock())
+            )
+
+    def restores(self) -> list[tuple[str, dict[str, Any]]]:
+        """(id, about) of the restores that were begun and not finished."""
+        rows = self._db.execute("SELECT id, about FROM restores ORDER BY made")
+        return [(id, json.loads(about)) for id, about in rows]
+
+    def finish_restore(self, id: str) -> None:
+        with self._transaction():
+            self._db.execute("DELETE FROM restores WHERE id = ?", (id,))
+
     def last_run_in(self, sessions: Iterable[str]) -> str | None:
         """The session of these in which something was last asked for."""
         inside = set(sessions)
         rows = self._db.execute("SELECT session FROM runs ORDER BY started DESC")
         return next((session for (session,) in rows if session in inside), None)
-
-    def begin_restore(self, id: str, moves: list[dict[str, Any]]) -> None:
-        with self._transaction():
-            self._db.execute(
-                "INSERT INTO restores VALUES (?, ?, ?)", (id, json.dumps(moves), self._clock())
-            )
-
-    def restores(self) -> list[tuple[str, list[dict[str, Any]]]]:
-        """(id, moves) of the restores that were begun and not finished."""
-        rows = self._db.execute("SELECT id, moves FROM restores ORDER BY made")
-        return [(id, json.loads(moves)) for id, moves in rows]
-
-    def finish_restore(self, id: str) -> None:
-        with self._transaction():
-            self._db.execute("DELETE FROM restores WHERE id = ?", (id,))
 
     def prune(self, days: float = KEPT_DAYS) -> None:
         """Forget ended runs and finished stops of long ago. Sessions and message ids are kept."""
@@ -387,6 +429,7 @@ class Store:
             self._db.execute("DELETE FROM runs WHERE ended < ?", (old,))
             self._db.execute("DELETE FROM stops WHERE finished < ?", (old,))
             self._db.execute("DELETE FROM execs WHERE made < ?", (old,))
+            self._db.execute("DELETE FROM rollbacks WHERE made < ?", (old,))
 
     def sessions(self) -> list[str]:
         return [row[0] for row in self._db.execute("SELECT key FROM sessions ORDER BY key")]

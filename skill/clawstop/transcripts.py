@@ -7,6 +7,7 @@ Older ones keep a file for each: there the file is cut, by the host's own lock (
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
@@ -53,6 +54,10 @@ class Agents:
             raise TranscriptError(f"there is no folder of an agent {agent[:80]!r}")
         return self._all / agent
 
+    def backups(self) -> list[Path]:
+        """Where backups are, of every agent."""
+        return [one for one in map(backups.folder, self._all.glob("*")) if one.is_dir()]
+
     def hosted(self, session: str) -> bool:
         """Whether the host keeps this agent's conversations in its database."""
         try:
@@ -76,8 +81,9 @@ class Hosted:
         """The first entry that goes, and the newest one."""
         first, entries = None, []
         async for entries in self._read(session):
-            first = cut.find(entries)
-            if first is not None and first is not entries[-1]:  # what is older may belong to it
+            walk = iter(entries)
+            first = cut.find(walk)
+            if next(walk, None) is not None:  # it did not have to look at all of them
                 break
         return first, entries[0].id if entries else None
 
@@ -88,7 +94,10 @@ class Hosted:
         while not whole:
             before = entries[-1].id if entries else ""
             answer = await self._bridges.memory("read", session=session, before=before)
-            entries += filter(None, map(turns.read, answer["entries"]))
+            # Of an entry here, `offset` is how many are newer.
+            for value in answer["entries"]:
+                if entry := turns.read(value, len(entries)):
+                    entries.append(entry)
             whole = answer["whole"] or not answer["entries"]
             yield entries
 
@@ -99,21 +108,21 @@ class Hosted:
             first, leaf = await self._find(session, cut)
             if first is None:
                 return None
-            backup = await self._back_up(session, where, about, first.id, leaf)
+            backup = await self._back_up(session, where, about, first, leaf)
         move = self.move_of(backup, session)
         await self.carry_out(move)
         return move
 
     async def _back_up(
-        self, session: str, where: Path, about: dict[str, Any], first: str, leaf: str | None
+        self, session: str, where: Path, about: dict[str, Any], first: Entry, leaf: str | None
     ) -> Backup:
         """The gateway writes the entries into a file: they may be large."""
         private_folder(where)
         raw = where / f".rollback-{secrets.token_hex(8)}"
-        params = {"first": first, "leaf": leaf, "file": str(raw)}
+        params = {"first": first.id, "leaf": leaf, "file": str(raw), "count": first.offset}
         try:
             before = await self._bridges.memory("dump", session=session, **params)
-            branch = {"from": leaf, "to": before["parent"], "entry": first}
+            branch = {"from": leaf, "to": before["parent"], "entry": first.id}
             header = {**about, "branch": branch}
             return await asyncio.to_thread(backups.write, where, header, lambda: _chunks(raw))
         finally:
@@ -187,7 +196,8 @@ class Files:
 
     def move_of(self, backup: Backup, session: str) -> Move:
         first = backups.first_entry(backup)
-        lines = sum(chunk.count(b"\n") for chunk in backup.chunks())
+        told = backup.header.get("removed", {}).get("lines")
+        lines = told or sum(chunk.count(b"\n") for chunk in backup.chunks())
         return {
             "session": session,
             "store": "file",
@@ -202,6 +212,8 @@ class Files:
         if move["did"] == "restore":  # taken away again
             return {**move, "did": "remove"}
         file, backup = self.file(move["session"]), backups.read(Path(move["backup"]))
+        if backup.ours and backup.header.get("session") != move["session"]:
+            raise TranscriptError(f"{backup.file.name} is not a backup of {move['session']}")
         if str(file) != move["file"]:
             raise GoneOn(f"{move['session']} was begun anew; its old transcript is {move['file']}")
         base = await asyncio.to_thread(jsonl.place, file, backup, force=force)
@@ -218,10 +230,10 @@ class Files:
             await self._bridges.forget_abort(session)
         elif not self._bridges.idents():  # nobody else writes that file
             listed = self._index(session)
-            if listed.get(session, {}).get("abortedLastRun"):
+            if listed[session].get("abortedLastRun"):
                 listed[session]["abortedLastRun"] = False
                 file = self._agents.folder(session) / "sessions" / "sessions.json"
-                write_private(file, json.dumps(listed, ensure_ascii=False, indent=2))
+                write_private(file.resolve(), json.dumps(listed, indent=2))
 
     def whose(self, backup: Backup) -> str:
         """The session that a backup of somebody else's is of; empty when that cannot be told."""
@@ -238,12 +250,20 @@ class Files:
 
     def newest(self, session: str) -> str | None:
         """The session of the same agent that was last written to."""
-        written = {key: self.file(key).stat().st_mtime for key in self.keys(session)}
+        written: dict[str, float] = {}
+        for key in self.keys(session):
+            with contextlib.suppress(OSError):
+                written[key] = os.lstat(self.file(key)).st_mtime
         return max(written, key=written.__getitem__, default=None)
 
     def keys(self, session: str) -> list[str]:
         """Every session of the same agent that has a file."""
-        return [key for key in self._index(session) if self._exists(key)]
+        found = []
+        for key in self._index(session):
+            with contextlib.suppress(TranscriptError):
+                if self._exists(key):
+                    found.append(key)
+        return found
 
     def file(self, session: str) -> Path:
         """Where the host says it is, inside the agent's own folder."""
@@ -253,7 +273,8 @@ class Files:
         folder = self._agents.folder(session) / "sessions"
         name = entry.get("sessionFile") or f"{entry.get('sessionId')}.jsonl"
         file = folder / str(name)
-        if file.parent.resolve() != folder.resolve() or not file.name.endswith(".jsonl"):
+        inside = "\0" not in str(name) and file.parent.resolve() == folder.resolve()
+        if not inside or not file.name.endswith(".jsonl"):
             raise TranscriptError(f"the transcript of {session} is not in {folder}; left alone")
         return file
 

@@ -12,6 +12,7 @@ import datetime
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 INJECTED = frozenset({"gateway-injected", "delivery-mirror"})  # the host's own lines, no model's
@@ -25,6 +26,7 @@ class Entry:
     kind: str  # session (the header), message, compaction, custom, label, ...
     id: str = ""
     parent: str | None = None
+    target: str | None = None  # of a `leaf`: the entry at which the conversation goes on
     at: float | None = None  # seconds
     role: str = ""  # of a message: user, assistant, toolResult
     last_word: bool = False  # the agent has said all it wanted to
@@ -75,16 +77,17 @@ def read(value: dict[str, Any], offset: int = 0) -> Entry | None:
         return None
     message = value.get("message")
     message = message if isinstance(message, dict) else {}
-    parent = value.get("parentId")
+    parent, target = value.get("parentId"), value.get("targetId")
     return Entry(
         kind=kind,
         id=str(value.get("id") or ""),
         parent=parent if isinstance(parent, str) else None,
+        target=target if isinstance(target, str) else None,
         at=_seconds(value.get("timestamp")),
         role=str(message.get("role") or ""),
         last_word=_is_last_word(message),
-        injected=message.get("model") in INJECTED,
-        text=_text(message.get("content"))[:SHOWN],
+        injected=str(message.get("model")) in INJECTED,
+        text=_text(message.get("content"))[:SHOWN].encode("utf-8", "replace").decode(),
         offset=offset,
     )
 
@@ -95,7 +98,11 @@ def branch(newest_first: Iterable[Entry]) -> Iterator[Entry]:
     for entry in newest_first:
         if entry.kind == "session":
             continue
-        if wanted is None or entry.id == wanted:
+        if entry.kind == "leaf":
+            if wanted is None and entry.target is None:
+                return  # it was taken back to before its first entry
+            wanted = wanted or entry.target
+        elif wanted is None or entry.id == wanted:
             yield entry
             if entry.id and entry.parent is None:
                 return
@@ -116,11 +123,13 @@ def turns(branch: Iterable[Entry]) -> Iterator[Entry]:
 
 
 def _since(branch: Iterable[Entry], since: float) -> Entry | None:
+    """Never past the last word of an older turn, whatever the clock says."""
     first: Entry | None = None
     for entry in filter(lambda entry: entry.said, branch):
-        if entry.at is not None and entry.at < since:
+        asked = first is not None and first.role == "user"
+        if entry.at is None or entry.at < since or (asked and entry.last_word):
             break
-        if first is None or entry.role == "user" or first.role != "user":
+        if not asked or entry.role == "user":
             first = entry
     return first
 
@@ -130,11 +139,11 @@ def _unfinished(branch: Iterable[Entry]) -> Entry | None:
     newest = next(said, None)
     if newest is None or newest.last_word:
         return None
-    return next(turns([newest, *said]), None)
+    return next(turns(chain([newest], said)), None)
 
 
 def _is_last_word(message: dict[str, Any]) -> bool:
-    if message.get("role") != "assistant" or message.get("stopReason") in _CUT_OFF:
+    if message.get("role") != "assistant" or str(message.get("stopReason")) in _CUT_OFF:
         return False
     content = message.get("content")
     parts = content if isinstance(content, list) else []
@@ -154,9 +163,9 @@ def _text(content: Any) -> str:
 
 def _seconds(value: Any) -> float | None:
     """A time of the host's: milliseconds, or an ISO date."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value / 1000
     try:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return value / 1000
         return datetime.datetime.fromisoformat(value).timestamp()
     except (TypeError, ValueError, OverflowError):
         return None

@@ -33,12 +33,12 @@ TEXTS: dict[str, tuple[str, str]] = {
         "任务期间它写过的记忆文件(未改动):{files}",
     ),
     "memory_back": (
-        "{session} remembers again: {count} entries (undo: clawstop restore {id})",
-        "{session} 的记忆已恢复:{count} 条记录(撤销:clawstop restore {id})",
+        "{session} remembers again: {count} entries (undo: {how})",
+        "{session} 的记忆已恢复:{count} 条记录(撤销:{how})",
     ),
     "memory_gone": (
-        "{session} has forgotten again: {count} entries (undo: clawstop restore {id})",
-        "{session} 已再次忘记:{count} 条记录(撤销:clawstop restore {id})",
+        "{session} has forgotten again: {count} entries (undo: {how})",
+        "{session} 已再次忘记:{count} 条记录(撤销:{how})",
     ),
     "would_forget": ("would forget", "将忘记"),
     "gone_on": (
@@ -46,10 +46,15 @@ TEXTS: dict[str, tuple[str, str]] = {
         "{why};加 --force 可回到当时,之后的对话会作为分支保留",
     ),
     "gone_on_chat": (
-        "not restored: {why}. Send `/restore --force` to go back to what was; what was said since "
-        "stays as a branch.",
-        "未恢复:{why}。发送 /restore --force 可回到当时;之后的对话会作为分支保留。",
+        "not restored: the conversation has gone on. Send `/restore --force` to go back to what "
+        "was; what was said since stays as a branch.",
+        "未恢复:对话已继续。发送 /restore --force 可回到当时;之后的对话会作为分支保留。",
     ),
+    "nothing_taken": (
+        "no stop of this chat took anything out of its memory, or it is back already",
+        "此对话没有可恢复的记忆,或已经恢复",
+    ),
+    "why_not_there": ("there is no such turn or entry", "没有这一轮或这条记录"),
     "not_restored": ("not restored: {why}", "未恢复:{why}"),
     "is_standby": ("standby", "待命"),
     "restored": ("restored", "已恢复"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -47,7 +48,9 @@ class Page:
         _, agent, rest = session.split(":", 2)
         path = agent if rest == "main" else f"{agent}/{rest}"
         self._page.goto(f"http://127.0.0.1:{gateway.port}/chat/{path}#token={gateway.token}")
+        deadline = time.monotonic() + READY
         while not any(answer for _, answer in self.calls("chat.startup")):
+            assert time.monotonic() < deadline, "the page loads no chat"
             self.pause(0.1)
         expect(self._composer).to_be_enabled(timeout=READY * 1000)
 

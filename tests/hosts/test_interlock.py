@@ -192,7 +192,11 @@ def test_a_stop_typed_just_before_everything_crashes_holds(locked: Running) -> N
 # -- red
 
 NO_REFUSAL = (
-    Patch("hooks/openclaw/index.js", "ctx)) ? { handled: true } : undefined", "ctx)) && undefined"),
+    Patch(
+        "hooks/openclaw/index.js",
+        "return refusal ? { handled: true } : undefined",
+        "return undefined",
+    ),
     Patch("hooks/openclaw/bridge.js", "if (refusal) this.#refuse(run, refusal);", ""),
     Patch("hooks/openclaw/bridge.js", "drain.dropWakes(sessions, execs);", ""),
     Patch(

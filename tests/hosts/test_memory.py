@@ -199,16 +199,16 @@ def test_each_session_of_an_agent_has_its_own(running: Running) -> None:
 def test_what_was_steered_in_belongs_to_the_task(running: Running) -> None:
     gateway, _ = running
     session = "agent:dev1:steered"
-    sleep = f"sleep {next(NUMBERS)}"
+    sleep, short = f"sleep {next(NUMBERS)}", f"sleep 3.{next(NUMBERS)}"
     with gateway.client(session) as client:
         talk(gateway, client, session, "steered-early")
         before = history(client, session)
         gateway.model.scripts["steered"] = [
-            Step(tools=[execute("sleep 3")]),
+            Step(tools=[execute(short)]),
             Step(tools=[execute(sleep)]),
         ]
         client.send("[[steered]] TASK-steered", session)
-        until(lambda: alive(gateway, "sleep 3"), TURN, "the first tool runs")
+        until(lambda: alive(gateway, short), TURN, "the first tool runs")
         client.send("[[steered]] SAID-steered, by the way", session)
         until(lambda: alive(gateway, sleep), TURN, "the second tool runs")
         assert "SAID-steered" in json.dumps(history(client, session))
