@@ -729,3 +729,102 @@ def test_a_backup_is_not_restored_into_another_session(product: Product, place: 
     assert done.returncode == 1
     assert "is not a backup of" in done.stderr
     assert other.read_bytes() == talked().data
+
+
+def test_a_message_does_not_wait_for_memory_longer_than_its_bridge_does(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with staged(tmp_path) as stage:
+            await stage.host.send(SESSION, "short")
+            await stage.over(SESSION)
+            await stage.stop(SESSION)
+            begun = time.monotonic()
+            async with stage.server.engine.memory.quiet(SESSION):
+                said = {"session": SESSION, "id": "m9", "sender": "me", "authorised": True}
+                answer = await stage.host._peer.ask("message", said, 10)
+            assert answer["released"]
+            assert time.monotonic() - begun < 2
+
+    asyncio.run(scenario())
+
+
+class Told:
+    """A gateway's bridge that tells of a conversation, in parts, and moves its pointer."""
+
+    def __init__(self, tree: Tree, most: int) -> None:
+        rows = [json.loads(line) for line in tree.lines]
+        self.entries = [row for row in rows if row["type"] != "session"][::-1]
+        self.most = most
+        self.moved: list[dict[str, Any]] = []
+
+    def read(self, params: dict[str, Any]) -> dict[str, Any]:
+        ids = [entry["id"] for entry in self.entries]
+        begin = ids.index(params["before"]) + 1 if params["before"] else 0
+        part = self.entries[begin : begin + self.most]
+        return {"entries": part, "whole": begin + len(part) == len(ids)}
+
+    def dump(self, params: dict[str, Any]) -> dict[str, Any]:
+        at = [entry["id"] for entry in self.entries].index(params["first"])
+        assert at == params["count"]
+        Path(params["file"]).write_text(
+            "".join(json.dumps(entry) + "\n" for entry in self.entries[at::-1])
+        )
+        return {"parent": self.entries[at]["parentId"]}
+
+    def move(self, params: dict[str, Any]) -> dict[str, Any]:
+        self.moved.append(params)
+        return {"leaf": params["to"]}
+
+
+@pytest.mark.parametrize("most", [1, 3, 64, 1000])
+def test_in_the_hosts_database_a_task_is_found_however_little_is_told_at_once(
+    tmp_path: Path, most: int
+) -> None:
+    tree = talked()
+    task = tree.user("the task")
+    for number in range(70):
+        tree.calls()
+        tree.result()
+        if number == 50:
+            tree.user("steered in")
+    told = Told(tree, most)
+    paths = Paths(tmp_path / "openclaw")
+    database = paths.openclaw / "agents" / "dev1" / "agent" / "openclaw-agent.sqlite"
+    database.parent.mkdir(parents=True)
+    database.touch()
+
+    async def scenario() -> None:
+        async with engine(paths) as server, bridge(paths, capabilities={"memory": True}) as one:
+            asked = int((BEGIN + 2.5) * 1000)
+            run = {"run": "r1", "session": SESSION, "cause": "message", "asked": asked}
+            await one.result("run_start", **run)
+            ended = {"ended": [{"run": "r1", "session": SESSION, "how": [], "ms": 0}], "alive": []}
+            one.answers |= {"end": ended, "memory_read": told.read, "memory_dump": told.dump}
+            one.answers |= {"memory_move": told.move}
+            receipt = await server.engine.commands.stop(None, {"target": SESSION, "pid": 1})
+            assert receipt["converged"], receipt["left"]
+            (row,) = receipt["memory"]
+            assert row["text"] == "the task"
+            assert told.moved == [{"session": SESSION, "from": tree.leaf, "to": "e2"}]
+            lines = Path(row["backup"]).read_text().splitlines()
+            assert json.loads(lines[1])["id"] == task
+            assert len(lines) == 1 + 142
+            assert not list(Path(row["backup"]).parent.glob(".rollback-*"))
+
+    asyncio.run(scenario())
+
+
+def test_a_plugin_that_cannot_move_is_said_to_be_too_old(tmp_path: Path) -> None:
+    paths = Paths(tmp_path / "openclaw")
+    database = paths.openclaw / "agents" / "dev1" / "agent" / "openclaw-agent.sqlite"
+    database.parent.mkdir(parents=True)
+    database.touch()
+
+    async def scenario() -> None:
+        async with engine(paths) as server, bridge(paths) as one:
+            await one.result("run_start", run="r1", session=SESSION, cause="message")
+            ended = {"ended": [{"run": "r1", "session": SESSION, "how": [], "ms": 0}], "alive": []}
+            one.answers |= {"end": ended}
+            receipt = await server.engine.commands.stop(None, {"target": SESSION, "pid": 1})
+            assert "restart it, or update OpenClaw" in receipt["left"][0]
+
+    asyncio.run(scenario())

@@ -46,6 +46,7 @@ class Wire:
             self.asked.append(message)
             if self.acknowledge and "id" in message:
                 result = self.answers.get(message["method"])
+                result = result(message["params"]) if callable(result) else result
                 self.write(json.dumps({"id": message["id"], "result": result}).encode() + b"\n")
         self._answers.put_nowait(None)
 

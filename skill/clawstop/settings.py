@@ -94,10 +94,10 @@ def _checked(where: str, key: str, value: Any) -> Any:
 
 def markdown() -> str:
     """docs/settings.md, from claw.json."""
-    rows = [_row(key, about) for key, about in declared().items()]
+    rows = []
     for key, about in declared().items():
         inside = about.get("properties", {})
-        rows += [_row(f"{key}.{name}", one) for name, one in inside.items()]
+        rows += [_row(key, about), *(_row(f"{key}.{name}", one) for name, one in inside.items())]
     return "\n".join(
         [
             "# Settings",
