@@ -18,7 +18,7 @@ import zoo
 from clawstop import receipts
 from clawstop.embedded import EmbeddedHost, Exec, Say, Script
 from clawstop.errors import NotPermitted, UsageError
-from clawstop.paths import Paths
+from clawstop.paths import Paths, write_private
 from clawstop.server import Server
 from clawstop.store import Store
 from product import Patch, Product, crash_at
@@ -596,7 +596,28 @@ def test_a_receipt_quotes_the_task_without_secrets(product: Product, tmp_path: P
     assert "hunter2secret" in Path(move["backup"]).read_text()
 
 
-# -- what a reviewer tried
+@pytest.mark.parametrize(
+    ("stone", "setting", "goes"),
+    [
+        ({}, {}, True),
+        ({"keep": True}, {}, False),
+        ({"latch": False}, {}, False),
+        ({}, {"stop": False}, False),
+        ({"rule": "kill"}, {"stop": False}, True),
+        ({"rule": "kill"}, {"kill": False}, False),
+    ],
+)
+def test_a_stop_that_had_no_engine_keeps_what_was_to_be_kept(
+    product: Product, place: Place, stone: dict[str, Any], setting: dict[str, bool], goes: bool
+) -> None:
+    place.begin(BEGIN + 2.5)
+    file = place.paths.tombstones / "s1.json"
+    write_private(file, json.dumps({"target": SESSION, **stone}))
+    product.run(place.paths.openclaw, "status", CLAWSTOP_ROLLBACK=json.dumps(setting))
+    assert (place.file.read_bytes() != working().data) is goes
+
+
+# -- tried by reviewers
 
 
 def test_a_resumed_stop_takes_nothing_that_was_said_since(product: Product, place: Place) -> None:

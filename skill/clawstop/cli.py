@@ -309,7 +309,7 @@ def restore(
     clawstop restore ~/.openclaw/agents/dev1/interrupt-logs/rollback-20260101-120000.jsonl
 
     Runs and processes stay dead. When the conversation has gone on, nothing is changed without
-    --force; with it, what was said since stays as a branch.
+    --force; with it, what was said since stays as a branch. Exit code 3: only a part came back.
     """
     from . import answers
 
@@ -322,9 +322,10 @@ def restore(
         raise GoneOn(say("gone_on", why=error)) from error
     if as_json:
         show(answer)
-        return
-    for line in answers.restored(answer):
+    for line in [] if as_json else answers.restored(answer):
         click.echo(line)
+    if answer.get("left"):
+        sys.exit(LEFT)
 
 
 @main.command()
