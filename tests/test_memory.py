@@ -8,20 +8,20 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zoo
 from clawstop import receipts
-from clawstop.embedded import EmbeddedHost, Exec, Say, Script
+from clawstop.embedded import Exec, Say, Script
 from clawstop.errors import NotPermitted, UsageError
 from clawstop.paths import Paths, write_private
-from clawstop.server import Server
 from clawstop.store import Store
 from product import Patch, Product, crash_at
+from stage import Stage, staged
 from transcripts import BEGIN, SESSION, Place, Tree, talked, working
 from wire import bridge, engine
 
@@ -379,49 +379,18 @@ def test_a_crash_in_a_restore_is_made_good_by_the_next_command(
 # -- on a host
 
 
-class Stage:
-    def __init__(self, server: Server, host: EmbeddedHost) -> None:
-        self.server, self.host = server, host
-
-    async def stop(self, target: str, **params: Any) -> dict[str, Any]:
-        return await self.server.engine.commands.stop(None, {"target": target, "pid": 1, **params})
-
-    async def until(self, session: str, kind: str, count: int = 1) -> None:
-        async with asyncio.timeout(10):
-            while sum(e.session == session and e.kind == kind for e in self.host.events) < count:
-                await asyncio.sleep(0.01)
-
-    async def over(self, session: str, count: int = 1) -> None:
-        """Until so many runs have ended, and the engine knows."""
-        await self.until(session, "ended", count)
-        async with asyncio.timeout(10):
-            while any(key == session for _, key, _ in self.server.engine.store.live_runs()):
-                await asyncio.sleep(0.01)
-
-    def texts(self, session: str) -> list[str]:
-        found = []
-        for entry in self.host.transcript(session):
-            content = entry["message"]["content"]
-            found.append(content[0].get("text", "") if content else "")
-        return found
-
-
-@asynccontextmanager
-async def staged(folder: Path) -> AsyncIterator[Stage]:
-    paths = Paths(folder / "openclaw")
-    async with engine(paths) as server:
-        host = EmbeddedHost(paths, SCRIPTS)
-        await host.start()
-        try:
-            yield Stage(server, host)
-        finally:
-            await host.stop()
-            await server.engine.commands.stop(None, {"target": "everything", "pid": 1, "grace": 0})
+def texts(stage: Stage, session: str) -> list[str]:
+    """What was said in it."""
+    found = []
+    for entry in stage.host.transcript(session):
+        content = entry["message"]["content"]
+        found.append(content[0].get("text", "") if content else "")
+    return found
 
 
 def test_each_active_session_of_an_agent_has_its_own_rollback(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with staged(tmp_path) as stage:
+        async with staged(tmp_path, SCRIPTS) as stage:
             for session in (SESSION, OTHER):
                 await stage.host.send(session, "short")
                 await stage.over(session)
@@ -440,14 +409,14 @@ def test_each_active_session_of_an_agent_has_its_own_rollback(tmp_path: Path) ->
             assert standby == {SESSION, OTHER}
             await stage.host.send(SESSION, "short")
             await stage.until(SESSION, "said", 3)
-            assert "work hard" not in stage.texts(SESSION)
+            assert "work hard" not in texts(stage, SESSION)
 
     asyncio.run(scenario())
 
 
 def test_a_finished_turn_of_a_named_agent_stays_while_a_gateway_runs(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with staged(tmp_path) as stage:
+        async with staged(tmp_path, SCRIPTS) as stage:
             await stage.host.send(SESSION, "short")
             await stage.over(SESSION)
             before = stage.host.transcript(SESSION)
@@ -463,7 +432,7 @@ def test_a_subagents_session_is_rolled_back_with_the_task(tmp_path: Path) -> Non
     child = "agent:dev1:subagent:1"
 
     async def scenario() -> None:
-        async with staged(tmp_path) as stage:
+        async with staged(tmp_path, SCRIPTS) as stage:
             await stage.host.send(SESSION, "work")
             await stage.until(SESSION, "tool", 2)
             await stage.host._ask("child", child=child, session=SESSION)
@@ -478,7 +447,7 @@ def test_a_subagents_session_is_rolled_back_with_the_task(tmp_path: Path) -> Non
 
 def test_a_message_that_comes_during_a_stop_waits_and_stays(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with staged(tmp_path) as stage:
+        async with staged(tmp_path, SCRIPTS) as stage:
             await stage.host.send(SESSION, "deaf")
             await stage.until(SESSION, "tool")
             await asyncio.sleep(0.2)
@@ -488,9 +457,9 @@ def test_a_message_that_comes_during_a_stop_waits_and_stays(tmp_path: Path) -> N
             receipt = await stopping
             assert receipt["converged"], receipt["left"]
             await stage.until(SESSION, "said")
-            texts = stage.texts(SESSION)
-            assert texts[0] == "short and new"
-            assert "deaf" not in texts
+            said = texts(stage, SESSION)
+            assert said[0] == "short and new"
+            assert "deaf" not in said
 
     asyncio.run(scenario())
 
@@ -499,7 +468,7 @@ def test_what_was_said_since_is_never_taken_away(tmp_path: Path) -> None:
     """A stop that takes long, and a person who does not wait."""
 
     async def scenario() -> None:
-        async with staged(tmp_path) as stage:
+        async with staged(tmp_path, SCRIPTS) as stage:
             await stage.host.send(SESSION, "work")
             await stage.until(SESSION, "tool", 2)
             patch = pytest.MonkeyPatch()
@@ -518,14 +487,14 @@ def test_what_was_said_since_is_never_taken_away(tmp_path: Path) -> None:
             finally:
                 patch.undo()
             assert receipt["memory"] == [{"session": SESSION, "why": "gone_on"}]
-            assert "short and new" in stage.texts(SESSION)
+            assert "short and new" in texts(stage, SESSION)
 
     asyncio.run(scenario())
 
 
 def test_files_that_the_agent_wrote_for_itself_are_named_and_left(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with staged(tmp_path) as stage:
+        async with staged(tmp_path, SCRIPTS) as stage:
             folder = stage.host.workspace(SESSION)
             (folder / "memory").mkdir()
             old = folder / "memory" / "old.md"
@@ -545,7 +514,7 @@ def test_files_that_the_agent_wrote_for_itself_are_named_and_left(tmp_path: Path
 
 def test_in_chat_only_the_own_session_is_restored(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with staged(tmp_path) as stage:
+        async with staged(tmp_path, SCRIPTS) as stage:
             for session in (SESSION, OTHER):
                 await stage.host.send(session, "work hard")
                 await stage.until(session, "tool", 2)
@@ -565,14 +534,14 @@ def test_in_chat_only_the_own_session_is_restored(tmp_path: Path) -> None:
             await stage.over(OTHER, 2)
             assert "/restore --force" in await said(OTHER)
             assert "remembers again" in await said(OTHER, force=True)
-            assert stage.texts(OTHER)[-2:] != ["short", "short done"]
+            assert texts(stage, OTHER)[-2:] != ["short", "short done"]
 
     asyncio.run(scenario())
 
 
 def test_a_process_of_an_agent_may_not_restore(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with staged(tmp_path) as stage:
+        async with staged(tmp_path, SCRIPTS) as stage:
             place = Place(tmp_path, working())
             process = place.process()
             try:
@@ -754,7 +723,7 @@ def test_a_backup_is_not_restored_into_another_session(product: Product, place: 
 
 def test_a_message_does_not_wait_for_memory_longer_than_its_bridge_does(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with staged(tmp_path) as stage:
+        async with staged(tmp_path, SCRIPTS) as stage:
             await stage.host.send(SESSION, "short")
             await stage.over(SESSION)
             await stage.stop(SESSION)

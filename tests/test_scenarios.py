@@ -8,22 +8,16 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import psutil
 import pytest
-import zoo
-from clawstop import ownership, receipts, wrapping
-from clawstop.embedded import EmbeddedHost, Exec, Say, Script
-from clawstop.paths import Paths
-from clawstop.processes import Owned
-from clawstop.server import Server
-from wire import engine
+from clawstop import receipts, wrapping
+from clawstop.embedded import Exec, Say, Script
+from stage import Stage, staged
 
 A, B = "agent:a:main", "agent:b:main"
 SCRIPTS: dict[str, Script] = {
@@ -47,51 +41,6 @@ ZOO = {
     ),
     "deep down": 'sh -c \'sh -c "sh -c \\"{sleep}; :\\"; :"; :\'',
 }
-
-
-class Stage:
-    def __init__(self, server: Server, host: EmbeddedHost) -> None:
-        self.server, self.host = server, host
-
-    async def stop(self, target: str) -> dict[str, Any]:
-        return await self.server.engine.commands.stop(None, {"target": target, "pid": 1})
-
-    def seen(self, session: str, kind: str) -> list[str]:
-        return [e.text for e in self.host.events if e.session == session and e.kind == kind]
-
-    async def until(self, session: str, kind: str, count: int = 1) -> None:
-        async with asyncio.timeout(10):
-            while len(self.seen(session, kind)) < count:
-                await asyncio.sleep(0.01)
-
-    def alive(self, session: str) -> int:
-        return len(self._owned(session))
-
-    def _owned(self, session: str) -> list[Owned]:
-        state = self.host.paths.state_id  # other tests use the same session keys at the same time
-        proofs = ownership.proofs(self.host.paths, [])
-        return ownership.find(lambda o: (o.state, o.session) == (state, session), proofs)
-
-    def states(self, session: str) -> set[str]:
-        """What they do; one that waits in vfork for a child that stands still is D."""
-        found = {zoo.state(one.ident.pid) for one in self._owned(session)}
-        return found - {"D"} if "T" in found else found
-
-    def leased(self, session: str) -> set[int]:
-        return {o.ident.pid for o in self._owned(session) if o.owner.lease.startswith("keep")}
-
-
-@asynccontextmanager
-async def staged(tmp_path: Path) -> AsyncIterator[Stage]:
-    paths = Paths(tmp_path / "openclaw")
-    async with engine(paths) as server:
-        host = EmbeddedHost(paths, SCRIPTS)
-        await host.start()
-        try:
-            yield Stage(server, host)
-        finally:
-            await host.stop()
-            await server.engine.commands.stop(None, {"target": "everything", "pid": 1, "grace": 0})
 
 
 Scenario = Callable[[Stage], Awaitable[None]]
@@ -145,9 +94,7 @@ async def the_next_message_releases_only_its_own_session(stage: Stage) -> None:
 
 async def stopping_what_is_idle_changes_nothing_and_converges(stage: Stage) -> None:
     await stage.host.send(A, "short")
-    await stage.until(A, "ended")
-    while stage.server.engine.store.live_runs():
-        await asyncio.sleep(0.01)
+    await stage.over(A)
     before = stage.host.transcript(A)
     receipt = await stage.stop(A)
     assert (receipt["converged"], receipt["runs"], receipt["processes"]) == (True, [], [])
@@ -377,7 +324,7 @@ async def a_lease_that_is_over_ends_what_outlived_its_run(stage: Stage) -> None:
 )
 def test(tmp_path: Path, scenario: Scenario) -> None:
     async def play() -> None:
-        async with staged(tmp_path) as stage:
+        async with staged(tmp_path, SCRIPTS) as stage:
             await scenario(stage)
 
     asyncio.run(play())
