@@ -33,7 +33,7 @@ SCRIPTS: dict[str, Script] = {
         Exec("echo x >> MEMORY.md; mkdir -p memory; echo y > memory/day.md"),
         Exec("sleep 60"),
     ],
-    "deaf": [Exec("trap '' TERM; sleep 60 & wait; sleep 60")],
+    "deaf": [Exec("trap '' TERM; sleep 60; sleep 60", background=True), Exec("sleep 60")],
     "short": [Exec("true"), Say("short done")],
 }
 
@@ -449,7 +449,7 @@ def test_a_message_that_comes_during_a_stop_waits_and_stays(tmp_path: Path) -> N
     async def scenario() -> None:
         async with staged(tmp_path, SCRIPTS) as stage:
             await stage.host.send(SESSION, "deaf")
-            await stage.until(SESSION, "tool")
+            await stage.until(SESSION, "tool", 2)
             await asyncio.sleep(0.2)
             stopping = asyncio.create_task(stage.stop(SESSION))
             await asyncio.sleep(0.05)
@@ -464,30 +464,35 @@ def test_a_message_that_comes_during_a_stop_waits_and_stays(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
-def test_what_was_said_since_is_never_taken_away(tmp_path: Path) -> None:
+@pytest.mark.parametrize("answered", [True, False], ids=["answered", "on its way"])
+def test_what_was_said_since_is_never_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
     """A stop that takes long, and a person who does not wait."""
+    monkeypatch.setattr("clawstop.engine.FINISH_SECONDS", 0.0)
 
     async def scenario() -> None:
         async with staged(tmp_path, SCRIPTS) as stage:
             await stage.host.send(SESSION, "work")
             await stage.until(SESSION, "tool", 2)
-            patch = pytest.MonkeyPatch()
-            patch.setattr("clawstop.engine.FINISH_SECONDS", 0.0)
-            reap = stage.server.engine.plugins.reap
+            plugins = stage.server.engine.plugins
+            reap = plugins.reap
 
             async def slow(stop: Any) -> Any:
                 found = await reap(stop)
-                await stage.host.send(SESSION, "short and new")
-                await stage.until(SESSION, "said", 2)
+                if answered:
+                    await stage.host.send(SESSION, "short and new")
+                    await stage.until(SESSION, "said", 2)
+                else:  # it has released the session, and no run has begun yet
+                    said = {"session": SESSION, "id": "m2", "sender": "me", "authorised": True}
+                    await stage.host._peer.ask("message", said, 5)
                 return found
 
-            patch.setattr(stage.server.engine.plugins, "reap", slow)
-            try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(plugins, "reap", slow)
                 receipt = await stage.stop(SESSION)
-            finally:
-                patch.undo()
             assert receipt["memory"] == [{"session": SESSION, "why": "gone_on"}]
-            assert "short and new" in texts(stage, SESSION)
+            assert ("short and new" in texts(stage, SESSION)) is answered
 
     asyncio.run(scenario())
 
@@ -528,6 +533,7 @@ def test_in_chat_only_the_own_session_is_restored(tmp_path: Path) -> None:
 
             assert "no stop of this chat" in await said("agent:b:main", receipt=receipt["id"])
             assert "remembers again" in await said(SESSION)
+            assert "back already" in await said(SESSION)
             assert stage.host.transcript(SESSION)[: len(during[SESSION])] == during[SESSION]
             assert stage.host.transcript(OTHER) == []
             await stage.host.send(OTHER, "short")
