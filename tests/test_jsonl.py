@@ -760,3 +760,22 @@ def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert backup is not None
     restore(file, backup)
     assert file.read_bytes() == working().data
+
+
+def test_a_rollback_that_was_cut_off_before_the_cut_and_a_talk_that_went_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = working().write(tmp_path / "t.jsonl")
+
+    def crash(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", crash)
+        with pytest.raises(KeyboardInterrupt):
+            roll_back(file)
+    with file.open("ab") as out:
+        out.write(b"more\n")
+    with pytest.raises(GoneOn):
+        roll_back(file)
+    assert file.read_bytes() == working().data + b"more\n"

@@ -642,6 +642,8 @@ def test_a_resumed_stop_does_not_undo_a_restore(product: Product, place: Place) 
 def test_offline_a_repeated_stop_takes_no_more(product: Product, place: Place) -> None:
     stop(product, place, "dev1")
     kept = place.file.read_bytes()
+    assert product.run(place.paths.openclaw, "stop", "dev1", "--dry-run").returncode == 0
+    assert "standby" in product.run(place.paths.openclaw, "status").stdout, "a look changes nothing"
     assert stop(product, place, "dev1")["memory"] == []
     assert place.file.read_bytes() == kept
     assert "standby" in product.run(place.paths.openclaw, "status").stdout

@@ -213,6 +213,15 @@ def first_entry(backup: Backup) -> turns.Entry | None:
     return None
 
 
+def is_there(fd: int, at: int, backup: Backup) -> bool:
+    """Whether a file holds all the removed lines, from `at` on."""
+    for chunk in backup.chunks():
+        if tail.read(fd, at, len(chunk)) != chunk:
+            return False
+        at += len(chunk)
+    return True
+
+
 def is_prefix(fd: int, at: int, backup: Backup) -> bool:
     """Whether what a file holds from `at` on is how the removed lines begin."""
     for chunk in backup.chunks():

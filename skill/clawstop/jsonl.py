@@ -56,7 +56,7 @@ def remove(file: Path, cut: Cut, where: Path, about: dict[str, Any]) -> Backup |
     with locks.held(file), _opened(file, os.O_RDWR) as fd:
         earlier = backups.of(where, about["receipt"], about["session"])
         if earlier is not None:
-            _finish(fd, file, earlier)
+            _finish(fd, file, earlier)  # or GoneOn
             return earlier
         part = _find(fd, file, cut)
         if part is None:
@@ -151,8 +151,11 @@ def _finish(fd: int, file: Path, backup: Backup) -> None:
     """The rollback was cut off after its backup: do the rest, if it is still to do."""
     kept = backup.header["kept"]["bytes"]
     size = os.fstat(fd).st_size
-    if size == kept + backup.removed and backups.is_prefix(fd, kept, backup):
-        _truncate(fd, file, kept, size)
+    if not backups.is_there(fd, kept, backup):
+        return  # it was cut
+    if size != kept + backup.removed:
+        raise GoneOn(f"the conversation in {file.name} has gone on since")
+    _truncate(fd, file, kept, size)
 
 
 def _truncate(fd: int, file: Path, offset: int, size: int) -> None:

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 from . import backups, scopes
 from .bridges import Bridges
-from .errors import ClawstopError, NotNow, StoreError, TranscriptError, UsageError
+from .errors import ClawstopError, GoneOn, NotNow, StoreError, TranscriptError, UsageError
 from .paths import Paths
 from .redaction import redact
 from .settings import Settings
@@ -127,13 +127,13 @@ class Memory:
             for key in (session, *self._store.descendants(session)):
                 since[key] = min(begun, since.get(key, begun))
         cuts = {key: Cut(since=begun) for key, begun in since.items()}
-        clean = self._store.still_clean(bumped)
         if chosen != Cut():
             active = [key for key in cuts if key not in self._children(cuts)]
             cuts |= dict.fromkeys(active or self._idle(wanted, target), chosen)
         elif not cuts:
             last = Cut(turns=1) if wanted.offline else Cut(unfinished=True)
-            cuts = dict.fromkeys(set(self._idle(wanted, target)) - clean, last)
+            idle = set(self._idle(wanted, target)) - self._store.still_clean(bumped)
+            cuts = dict.fromkeys(idle, last)
         plans = {
             key: Plan(stop, cut, bumped.get(key, self._store.generation(key)))
             for key, cut in cuts.items()
@@ -178,8 +178,12 @@ class Memory:
 
     # -- rolling back
 
-    async def roll_back(self, target: Target, plans: Plans, unverified: bool) -> Rolled:
+    async def roll_back(
+        self, target: Target, plans: Plans, bumped: Mapping[str, int], unverified: bool
+    ) -> Rolled:
         rolled = Rolled()
+        for session in self._store.still_clean(bumped):
+            self._store.set_clean(session, True)
         if plans:
             folders = self._workspaces(target)
             rolled.notes = await asyncio.to_thread(_notes, folders, plans)
@@ -210,7 +214,12 @@ class Memory:
             rolled.rows.append({"session": session, "why": "alive"})
             return
         about = {"session": session, "generation": plan.generation, "receipt": plan.stop}
-        move = await self._of(session).remove(session, plan.cut, about)
+        try:
+            move = await self._of(session).remove(session, plan.cut, about)
+        except GoneOn:
+            self._store.drop_rollbacks(session)
+            rolled.rows.append({"session": session, "why": "gone_on"})
+            return
         if move is None:
             self._store.drop_rollbacks(session)
             if plan.cut.entry or plan.cut.turns:

@@ -268,7 +268,10 @@ class Stops:
             return Rolled(problems=[f"memory was not touched: {error}"])
         if not plans and wanted.rule == "stop" and self._settings().rollback["stop"]:
             await self._bridges.forget_abort(target.name)  # of an idle chat the host says so
-        return await self._memory.roll_back(target, plans, unverified)
+        try:
+            return await self._memory.roll_back(target, plans, bumped, unverified)
+        except StoreError as error:
+            return Rolled(problems=[f"memory was not touched: {error}"])
 
     async def finished(self, session: str) -> None:
         """Wait until no stop that concerns this session is under way."""

@@ -385,16 +385,11 @@ class Store:
 
     def still_clean(self, bumped: Mapping[str, int]) -> set[str]:
         """Those of a stop whose memory an earlier one has rolled back, with nothing run since."""
-        with self._transaction():
-            for session, generation in bumped.items():
-                self._db.execute(
-                    "UPDATE sessions SET clean = ?1 WHERE key = ?2 AND clean = ?1 - 1 "
-                    "AND NOT EXISTS (SELECT 1 FROM runs WHERE session = ?2 "
-                    "AND generation >= ?1 - 1)",
-                    (generation, session),
-                )
-        rows = self._db.execute("SELECT key FROM sessions WHERE clean = generation")
-        return {key for (key,) in rows if key in bumped}
+        rows = self._db.execute(
+            "SELECT key, clean FROM sessions AS s WHERE clean IS NOT NULL AND NOT EXISTS "
+            "(SELECT 1 FROM runs AS r WHERE r.session = s.key AND r.generation >= s.clean)"
+        )
+        return {key for key, clean in rows if bumped.get(key) in (clean, clean + 1)}
 
     def on_standby(self) -> list[str]:
         """Sessions that are stopped, and whose memory is as before the task."""
