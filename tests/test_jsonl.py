@@ -554,7 +554,7 @@ def test_our_lock_says_who_we_are_as_the_hosts_does(tmp_path: Path) -> None:
 
 # -- a crash at every system call that changes a file
 
-CHANGES = "write,pwrite64,sendfile,ftruncate,rename,link,linkat,unlink,fsync,openat,mkdir,chmod"
+CHANGES = "write,pwrite64,sendfile,ftruncate,rename,link,linkat,unlink,fsync,mkdir,chmod"
 DRIVER = """
 import sys
 from pathlib import Path
@@ -586,7 +586,8 @@ def traced(file: Path, what: str, *inject: str) -> subprocess.CompletedProcess[s
 
 
 def changes(file: Path, what: str) -> list[tuple[str, int]]:
-    """(system call, its number) of all that can change a file below the test's folder."""
+    """(system call, its number) of all that change a file. What an open makes is there at the next
+    of them; to count opens would count Python's own, which vary."""
     counts: dict[str, int] = {}
     found = []
     done = traced(file, what)
@@ -597,9 +598,7 @@ def changes(file: Path, what: str) -> list[tuple[str, int]]:
             continue
         name = call[1]
         counts[name] = counts.get(name, 0) + 1
-        reads = name == "openat" and not re.search("O_CREAT|O_RDWR|O_WRONLY", line)
-        if not reads:
-            found.append((name, counts[name]))
+        found.append((name, counts[name]))
     return found
 
 
@@ -620,6 +619,8 @@ def prepared(folder: Path, what: str) -> tuple[Path, bytes, bytes]:
     return file, tree.data, kept
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
 @pytest.mark.parametrize("what", ["remove", "restore", "undo"])
 def test_a_crash_at_any_change_loses_nothing_and_doing_it_again_finishes_it(
@@ -652,6 +653,8 @@ def test_a_crash_at_any_change_loses_nothing_and_doing_it_again_finishes_it(
         shutil.rmtree(folder)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
 @pytest.mark.parametrize("what", ["remove", "restore"])
 def test_a_full_disk_changes_nothing(tmp_path: Path, what: str) -> None:

@@ -274,11 +274,11 @@ class Stops:
             return Rolled(problems=[f"memory was not touched: {error}"])
 
     async def finished(self, session: str) -> None:
-        """Wait until no stop that concerns this session is under way."""
+        """Wait until no stop that has latched this session is under way."""
         mine = [
             task
             for task, target in self._running.values()
-            if session in target.sessions or any(scopes.covers(s, session) for s in target.scopes)
+            if any(scopes.covers(scope, session) for scope in target.scopes)
         ]
         if mine:
             await asyncio.wait(mine)
