@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 BLOCK = 64 * 1024  # bytes read first; doubled from then on, so that one long line is no trouble
@@ -38,7 +39,7 @@ def read(fd: int, at: int, size: int) -> bytes:
 
 
 def _pread(fd: int, size: int, at: int) -> bytes:
-    if hasattr(os, "pread"):
+    if sys.platform != "win32":
         return os.pread(fd, size, at)
-    os.lseek(fd, at, os.SEEK_SET)  # Windows
+    os.lseek(fd, at, os.SEEK_SET)
     return os.read(fd, size)
