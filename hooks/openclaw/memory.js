@@ -5,7 +5,7 @@ import { agentOf } from "./mirror.js";
 
 const agentSessions = import("openclaw/plugin-sdk/agent-sessions").catch(() => undefined); // see host.js
 const transcripts = import("openclaw/plugin-sdk/session-transcript-runtime").catch(() => undefined);
-const AGAIN_MS = 1000; // an open page that looks while the host sorts its history anew is told once more
+const AGAIN_MS = 1000; // before an open page is told once more
 const REBUILD_MS = 12000; // how long the host may take to sort a conversation anew after a move; 0.1 to 7 s were seen
 const LOOK_MS = 100;
 const WINDOW = 64; // entries that are looked at first: a task is mostly shorter, and all of them take long to read
@@ -86,7 +86,7 @@ export async function move(api, log, busy, { session, from, to }) {
   found.manager.appendLeafControl({ targetId: to, appendParentId: to });
   try {
     await patch(api, session, { updatedAt: Date.now(), abortedLastRun: false }); // else the host begins it anew
-    await lookAgain(found.target);
+    await lookAgain(api, found.target);
   } catch (error) {
     log.warn(`clawstop: ${session} was moved, but: ${error.message}`);
   }
@@ -101,11 +101,17 @@ function sinceReset({ manager, branch, whole }, to) {
   return !whole && branch.some((entry) => entry.id === to);
 }
 
-// Pages that show this conversation read it again; else their next message would be refused.
-async function lookAgain(target) {
+// Pages that show this conversation read it again; else their next message would be refused. Once more when the host
+// has sorted it anew: who reads it before gets an error.
+async function lookAgain(api, target) {
   const publish = async () => (await transcripts)?.publishSessionTranscriptUpdateByIdentity?.(target);
+  const later = async () => {
+    await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
+    await open(api, target.sessionKey, 1);
+    await publish();
+  };
   await publish();
-  setTimeout(() => publish().catch(() => undefined), AGAIN_MS).unref();
+  later().catch(() => undefined);
 }
 
 // The host would tell the agent of an abort.
