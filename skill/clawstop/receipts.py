@@ -18,10 +18,10 @@ from typing import Any
 
 import jsonlines
 
+from . import tail
 from .paths import write_private
 
 FIRST = "0" * 64
-BLOCK = 256 * 1024  # bytes read at once from the end: most receipts are far smaller
 SLACK = 1.1  # the file grows a tenth above what is kept before it is written anew
 
 
@@ -41,14 +41,8 @@ def _backwards(file: Path) -> Iterator[bytes]:
     if not file.exists():
         return
     with file.open("rb") as data:
-        at, rest = data.seek(0, os.SEEK_END), b""
-        while at:
-            size = min(BLOCK, at)
-            at -= size
-            data.seek(at)
-            rest, *lines = (data.read(size) + rest).split(b"\n")
-            yield from reversed(lines)
-        yield rest
+        for _, line in tail.lines(data.fileno()):
+            yield line
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
