@@ -298,6 +298,26 @@ def test_the_stop_of_an_idle_session_removes_nothing(running: Running) -> None:
         assert history(client, session) == []
 
 
+def test_what_was_begun_anew_does_not_go_back(running: Running) -> None:
+    """The host would move nothing, and not say so."""
+    gateway, product = running
+    session = "agent:dev1:anew"
+    with gateway.client(session) as client:
+        task(gateway, client, session, "anew")
+        since = time.time()
+        client.send("/stop", session)
+        receipt = forgotten(gateway, session, since)
+        client.call("sessions.reset", {"key": session})
+        talk(gateway, client, session, "anew-talk")
+        now = history(client, session)
+        for options, why in [((), "has gone on"), (("--force",), "begun anew")]:
+            done = product.run(gateway.state_dir, "restore", receipt["id"], *options)
+            assert done.returncode == 1, done.stdout
+            assert why in done.stderr
+        assert history(client, session) == now
+        assert "BEFORE-anew-talk" in asked(gateway, client, session, "anew-next")
+
+
 def test_without_its_gateway_memory_waits_for_it(tmp_path: Path) -> None:
     """And an engine that dies right before the rollback does it later."""
     session = "agent:dev1:waits"
