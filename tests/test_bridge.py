@@ -268,7 +268,7 @@ def test_a_stop_on_a_channel_is_one_and_its_line_takes_the_hosts_place(place: Pa
             await bridge.chat("channelStopped", S, "m2")
             assert await bridge.latched(S)
             line = await bridge.chat("instead", S)
-            assert line.startswith(f"尚未完成:{S}"), "nobody plays the host, so r1 lives on"
+            assert line.startswith("尚未完成:仍在运行:1 个"), "nobody plays the host: r1 lives on"
             assert await bridge.chat("instead", S) is None, "one line"
             [receipt] = receipts.read(place.receipts)
             assert (receipt["trigger"], receipt["who"]) == ("停止", "42")
@@ -290,7 +290,7 @@ def test_a_stop_word_is_claimed_and_answered_where_it_was_said(place: Paths) -> 
             await bridge.until("said")
             [[to, text]] = await bridge.said()
             assert to == "telegram:42"
-            assert text.startswith(f"stopped {S}: runs ended 1")
+            assert text.startswith("Stopped: 1 run ended")
             assert "was stopped" in str(await bridge.tool("r2"))
 
     asyncio.run(scenario())

@@ -1072,7 +1072,7 @@ def test_new_on_a_full_disk_does_nothing_now_and_nothing_later(
                 now.setattr(running.engine.store, "begin_stop", full)
                 answer = await one.result("stop", id="n1", session=S, trigger="/new", latch=False)
                 assert not answer["converged"]
-                assert "free some disk space" in answer["lines"][1]
+                assert "free some disk space" in answer["lines"][0]
             assert running.engine.stops.brakes == {}
             assert running.engine.store.generation(S) == 1
 

@@ -269,7 +269,7 @@ async def a_run_that_takes_too_long_is_stopped_and_told(stage: Stage) -> None:
     engine.tick()
     await stage.until(A, "told")
     assert stage.alive(A) == 0
-    assert "stopped agent:a:main" in stage.seen(A, "told")[0]
+    assert "Stopped: 1 run ended" in stage.seen(A, "told")[0]
     engine.tick()
     await asyncio.sleep(0.2)
     assert len(stage.seen(A, "told")) == 1

@@ -28,7 +28,7 @@ def test_the_defaults_are_those_of_claw_json() -> None:
 def test_the_environment_overrides_the_config_overrides_the_default() -> None:
     assert Settings.load({"grace_ms": 7}, {}).grace_ms == 7
     assert Settings.load({"grace_ms": 7}, {"CLAWSTOP_GRACE_MS": "9"}).grace_ms == 9
-    kept = {"stop": True, "kill": False}
+    kept = {"stop": True, "kill": False, "takeover": False}
     assert Settings.load({"rollback": {"kill": False}}, {}).rollback == kept
     assert Settings.load({}, {"CLAWSTOP_ROLLBACK": '{"kill": false}'}).rollback == kept
 

@@ -4,6 +4,7 @@ import { Ending } from "./ending.js";
 import { Engine } from "./engine.js";
 import { Mirror, covers } from "./mirror.js";
 import { Spent } from "./spent.js";
+import { Takeover } from "./takeover.js";
 import { cageFor, restoreShell, useShell } from "./shell.js";
 import { watchFrames } from "./frames.js";
 import * as drain from "./drain.js";
@@ -27,12 +28,13 @@ const JOBS = new Set(["automations", "cron"]); // the tools that schedule
 
 export class Bridge {
   mirror = new Mirror();
-  runs = new Map(); // runId -> {session, sessionId, cause, reports, bound, ending}
+  runs = new Map(); // runId -> {session, sessionId, cause, reports, sender, bound, live, ending}
   ended = new Map(); // the last runs that ended, as above: what they still want to say comes later
   children = new Map(); // subagent session -> its parent's
   traces = new Map(); // what runs left behind that may start a run later: id -> {kind, id, session, run, about}
   chat = new Chat(this);
   ending = new Ending(this);
+  takeover = new Takeover(this);
   spent = new Spent();
   bare = new Set(); // sessions whose next process would carry no cookie
   pending = new Map(); // stop id -> a stop that no engine has answered yet
@@ -57,6 +59,7 @@ export class Bridge {
         agents: this.agents(),
         workspaces: this.workspaces(),
         config: this.config,
+        born: performance.timeOrigin,
         runs: [...this.runs].map(([run, { session, cause, reports, asked }]) => ({ run, session, cause, reports, asked })),
         children: [...this.children].map(([child, session]) => ({ child, session })),
         traces: [...this.traces.values()],
@@ -130,8 +133,8 @@ export class Bridge {
   async #serve(method, params) {
     if (method === "mirror") return this.mirror.take(params);
     if (method === "settings") return void (this.settings = params);
-    if (method === "say") return this.say(this.chat.routeOf(params.session), params.text);
-    if (method === "end") return this.ending.end(params);
+    if (method === "say") return this.say({ ...this.chat.routeOf(params.session), ...params.route }, params.text);
+    if (method === "end") return this.ending.report(params);
     if (method === "drain") return this.#drain(params);
     if (method === "jobs_on") return drain.switchJobs(this.cron?.(), params.jobs, true);
     if (method === "spent") return this.spent.report();
@@ -178,6 +181,26 @@ export class Bridge {
 
   notReleased(session, error) {
     if (this.mirror.latched(session)) this.log.error(`clawstop: ${session} stays stopped: ${error.message}; ${SETUP}`);
+  }
+
+  // A new message takes the place of what runs in its session; the message itself waits meanwhile.
+  supersede({ session, id, sender, text, lang }) {
+    const taken = { message: id, text };
+    return this.carryOut({ id: crypto.randomUUID(), session, trigger: "new message", sender, lang, latch: false, taken }).catch(() => undefined);
+  }
+
+  // How the person wants messages treated that come while a run is at work, if they have said so for this session.
+  queueMode(session) {
+    return host.queueMode(this.api, session);
+  }
+
+  steer(session) {
+    return host.steer(this.api, session);
+  }
+
+  // The host's reply under way in this session.
+  replyOf(session) {
+    return host.replyOf(session);
   }
 
   // A page may call a session of the agent that owns what names none by a short name.
@@ -237,7 +260,7 @@ export class Bridge {
     if (jobId) return { cause: "cron", reports: [`job:${jobId}`] };
     if (trigger && trigger !== "user") return { cause: trigger, reports: drain.wakesOf(session) };
     const message = this.chat.takeFor(run, session);
-    return { cause: message ? "message" : "unknown", reports: [], asked: message?.at };
+    return { cause: message ? "message" : "unknown", reports: [], asked: message?.at, sender: message?.sender, message: message?.id };
   }
 
   // Bind a run as early as the host shows it. Gives the reason why it may not run, if there is one.
@@ -254,14 +277,14 @@ export class Bridge {
   }
 
   async #bind(run, record) {
-    const { session, sessionId, cause, reports, asked } = record;
+    const { session, sessionId, cause, reports, asked, message } = record;
     const mirrored = [session, ...reports.filter((key) => key.startsWith("agent:"))].some((key) => this.mirror.latched(key));
     let refusal = mirrored ? `${session} is stopped` : undefined;
     // Before the engine's first word the mirror is empty, and a restarting host replays what was refused: only a
     // person's own run goes on without it.
     const blind = this.state === undefined && cause !== "message";
     try {
-      const answer = await this.engine.ask("run_start", { run, session, session_id: sessionId ?? "", cause, reports, asked }, blind ? BOOT_MS : HOLD_MS);
+      const answer = await this.engine.ask("run_start", { run, session, session_id: sessionId ?? "", cause, reports, asked, message }, blind ? BOOT_MS : HOLD_MS);
       record.bound = answer.bound;
       refusal ??= answer.refusal ?? undefined;
     } catch (error) {
@@ -274,6 +297,7 @@ export class Bridge {
   // Its first model call or tool is due: too late to be answered with silence, so it is ended.
   async started(run, session, sessionId) {
     const refusal = await this.admit(run, session, { sessionId });
+    if (this.runs.has(run)) this.runs.get(run).live = true;
     if (refusal) this.#refuse(run, refusal);
   }
 
@@ -395,7 +419,9 @@ export class Bridge {
   // is none, and then the process may not be: its gate comes next.
   async cookie(session) {
     if (!this.state) await this.engine.ready(HOLD_MS).catch(() => this.bare.add(session));
-    const bound = [...this.runs.values()].filter((run) => run.session === session && run.bound !== undefined).map((run) => run.bound);
+    const mine = [...this.runs].filter(([, run]) => run.session === session && run.bound !== undefined);
+    const current = mine.filter(([id]) => !this.dead(id));
+    const bound = (current.length ? current : mine).map(([, run]) => run.bound);
     const generation = bound.length ? Math.min(...bound) : 0; // of a run that is not bound yet: any stop ends it
     return this.state && `1:${this.state}:${generation}:run:${encodeURIComponent(session)}`;
   }

@@ -11,6 +11,9 @@ const ASKED_MS = 20000; // a person waits for the answer
 const SAME_MS = 1000; // one stop shows itself up to three times within this
 const RESET_MS = 60000; // a typed /new shows itself again when the host carries it out
 const SETTLE_MS = 5000; // a message that was steered into a run and not read becomes a run 0.5 s after its end
+const LOCAL = /^zh/i.test(process.env.LC_ALL || process.env.LC_MESSAGES || process.env.LANG || "") ? "zh" : "en";
+const BEGIN_MS = 10000; // a message that has not become a run by then never will
+const JOURNAL = 4000; // characters of a message that the engine keeps until it is answered
 const KEPT = 1000; // sessions remembered
 const RESTORE = /^\/restore(?:@\S+)?(?:\s+(?![-—–])(\S{1,100}))?(\s+(?:--|[—–])force)?$/iu;
 const CLAIM = { handled: true, queuedFinal: false, counts: { tool: 0, block: 0, final: 0 } };
@@ -24,12 +27,16 @@ const FROZEN = {
   zh: "该智能体已冻结:工具调用等待中。请在其所在机器上运行 clawstop release 继续,或 clawstop stop 结束。",
 };
 const FROZEN_AGAIN_MS = 600000;
+const QUEUED = {
+  en: "Your message waits: what runs here could not be ended just now. Send /stop to end it.",
+  zh: "你的消息正在等待:当前任务暂时无法结束。发送 /stop 可强制停止。",
+};
 
 export class Chat {
   #bridge;
   // What a newer instance of the plugin takes over. All by session.
   memory = {
-    waiting: new Map(), // [{id, text, at, named}]: person's messages that have not become a run yet
+    waiting: new Map(), // [{id, text, at, named, sender}]: person's messages that have not become a run yet
     dropped: new Map(), // the same, that a stop has discarded and no receipt has named yet
     heard: new Map(), // {id, text, sender, route}: the last thing that was said, to the agent or to the host
     spoke: new Map(), // when a person who may command said something that was no stop
@@ -37,6 +44,7 @@ export class Chat {
     answers: new Map(), // the line that takes the place of the host's own
     told: new Map(), // when the person was told that it is frozen
     resets: new Map(), // [when a /new was typed, and has not been carried out yet]
+    tongues: new Map(), // the language that the person writes in
   };
 
   constructor(bridge) {
@@ -46,7 +54,9 @@ export class Chat {
   // -- messages
 
   heard(session, said) {
-    if (session) remember(this.memory.heard, session, said);
+    if (!session) return;
+    remember(this.memory.heard, session, said);
+    if (said.text && !isCommand(said.text) && !stopWord(said.text)) remember(this.memory.tongues, session, isChinese(said.text) ? "zh" : "en");
   }
 
   // A person's message on its way to the agent, with the host's word on their authority. A claim keeps it from the
@@ -61,7 +71,7 @@ export class Chat {
     const route = { session, channel, to: event.originatingTo ?? ctx.OriginatingTo, account: ctx.AccountId, thread: ctx.MessageThreadId };
     if (authorised && !ctx.media?.length) {
       const word = stopWord(said.text, { names: namesOf(ctx, said.text) });
-      const about = { trigger: said.text, sender: said.sender, lang: word?.language, keep: word?.keep, message: said.id };
+      const about = { trigger: said.text, sender: said.sender, keep: word?.keep, message: said.id };
       if (word) return this.#claim(hook, route, this.stopped(session, about));
       if (said.text.trim() === "/stops") return this.#claim(hook, route, this.#asked("stops", {}));
       const restore = RESTORE.exec(said.text.trim());
@@ -69,13 +79,39 @@ export class Chat {
       if (said.text.trim() === "/suspects") return this.#claim(hook, route, this.#asked("suspects", { session, sender: said.sender, id: idOf(session, said.id), lang: this.#languageOf(session) }));
     }
     if (authorised) remember(this.memory.spoke, session, Date.now());
-    await this.#message({ ...said, named: channel === "webchat" }, authorised);
+    await this.#message({ ...said, route, named: channel === "webchat" }, authorised);
+    await this.#takeOver({ ...said, group: ctx.ChatType !== "direct" && channel !== "webchat" }, authorised, route);
     const turn = ctx.CommandTurn;
     if (authorised && turn?.authorized && ["new", "reset"].includes(turn.commandName)) {
       remember(this.memory.resets, session, [...this.#typed(session), Date.now()]);
       this.#beginAnew(session, `/${turn.commandName}`, said.sender);
     }
     return undefined;
+  }
+
+  // What a person says now goes before what runs, if that is what they want. What the host is told to do is nobody's
+  // task, and where the person has chosen another way for this conversation (`/queue`), that holds.
+  async #takeOver(message, authorised, route) {
+    const bridge = this.#bridge;
+    const way = bridge.settings?.takeover ?? "interrupt";
+    if (!authorised || way === "off" || isCommand(message.text)) return;
+    const chosen = bridge.queueMode(message.session);
+    if (chosen && chosen !== "interrupt") return;
+    if (way === "steer") return void (await bridge.steer(message.session));
+    const went = await bridge.takeover.before({ ...message, lang: this.#languageOf(message.session) });
+    if (went === "queued") bridge.say(route, QUEUED[this.#languageOf(message.session)]);
+  }
+
+  // Whether a message that came before this one is about to become a run.
+  begins(session, id) {
+    const waiting = this.memory.waiting.get(session) ?? [];
+    const mine = waiting.findIndex((one) => one.id === id);
+    return waiting.slice(0, mine < 0 ? undefined : mine).some((one) => !isCommand(one.text) && Date.now() - one.at < BEGIN_MS);
+  }
+
+  // Whether the host is about to begin this conversation anew: until then it loses what comes in.
+  resetting(session) {
+    return this.#typed(session).some((at) => Date.now() - at < BEGIN_MS);
   }
 
   // Nothing of it becomes part of the conversation; the line comes when it is true, past any run.
@@ -85,15 +121,15 @@ export class Chat {
     return CLAIM;
   }
 
-  async #message({ session, id, sender, text, named }, authorised) {
+  async #message({ session, id, sender, text, named, route }, authorised) {
     const { waiting } = this.memory;
     const came = Date.now();
     const others = waiting.get(session) ?? [];
     if (others.some((one) => one.id === id)) return; // the host tells a message twice
-    remember(waiting, session, [...others, { id, text: text.slice(0, 200), at: came, named }].slice(-20));
+    remember(waiting, session, [...others, { id, text: text.slice(0, 200), at: came, named, sender }].slice(-20));
     const wanted = () => waiting.get(session)?.some((one) => one.id === id); // a stop since then takes it away
     try {
-      await this.#bridge.engine.ask("message", () => ({ session, id, sender, authorised, age_ms: Date.now() - came }), HOLD_MS, wanted);
+      await this.#bridge.engine.ask("message", () => ({ session, id, sender, authorised, age_ms: Date.now() - came, ...(isCommand(text) ? {} : { text: text.slice(0, JOURNAL).toWellFormed(), route }) }), HOLD_MS, wanted);
     } catch (error) {
       this.#bridge.notReleased(session, error);
     }
@@ -150,14 +186,13 @@ export class Chat {
     const { told } = this.memory;
     if (Date.now() - (told.get(session) ?? 0) < FROZEN_AGAIN_MS) return;
     remember(told, session, Date.now());
-    const chinese = /[\u4e00-\u9fff]/.test(this.memory.heard.get(session)?.text ?? "");
-    this.#bridge.say(this.routeOf(session), chinese ? FROZEN.zh : FROZEN.en);
+    this.#bridge.say(this.routeOf(session), FROZEN[this.#languageOf(session)]);
   }
 
   // -- a stop, however it shows itself
 
   // Gives the line for the person; none when it is a stop that has shown itself before. `at` is when it was said.
-  stopped(session, { trigger, sender, lang, keep, message, at = Date.now() } = {}) {
+  stopped(session, { trigger, sender, keep, message, at = Date.now() } = {}) {
     const { stops, spoke } = this.memory;
     const last = stops.get(session)?.at ?? 0;
     const since = spoke.get(session) ?? 0; // what a person wants now
@@ -165,11 +200,11 @@ export class Chat {
     if (last && same) return undefined;
     const words = trigger ?? "/stop";
     const order = stopWord(words);
-    const language = lang ?? order?.language ?? "en";
+    const language = this.#languageOf(session, words);
     this.#discard(session, Infinity);
     const stop = { id: message ? idOf(session, message) : crypto.randomUUID(), session, trigger: words.slice(0, 200).toWellFormed(), sender: sender ?? "", lang: language, keep: keep ?? order?.keep };
-    remember(stops, session, { at, lang: language });
-    const down = DOWN[language] ?? DOWN.en;
+    remember(stops, session, { at });
+    const down = DOWN[language];
     const done = this.#bridge.carryOut(stop).then(
       ({ lines }) => lines.join("\n"),
       () => down,
@@ -262,11 +297,16 @@ export class Chat {
     return lines.join("\n");
   }
 
-  // The language of the last stop that was said here.
-  #languageOf(session) {
-    return this.memory.stops.get(session)?.lang ?? "";
+  // The language to answer in: of these words, or else of what the person wrote here before.
+  #languageOf(session, words = "") {
+    const { tongues } = this.memory;
+    const set = this.#bridge.settings?.language ?? "auto";
+    return (isChinese(words) ? "zh" : tongues.get(session)) ?? (set === "auto" ? LOCAL : set);
   }
 }
+
+const isChinese = (text) => /\p{Script=Han}/u.test(text) && !/[\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}]/u.test(text);
+const isCommand = (text) => text.trimStart().startsWith("/");
 
 // Not the host talking to itself: it continues what was cut off by a restart in a message's clothes.
 function isPerson(ctx) {

@@ -36,9 +36,16 @@ export class Ending {
     return mirror.latched(session) || (own.length > 0 && own.every(([id]) => this.#bridge.dead(id)));
   }
 
+  // For the engine, which puts each run into one receipt.
+  async report(params) {
+    const answer = await this.end(params);
+    for (const { run } of answer.ended) Object.assign(this.#bridge.ended.get(run) ?? {}, { told: true });
+    return answer;
+  }
+
   // Descendants come first in `sessions`.
   async end({ sessions, scopes }) {
-    const { mirror, runs: alive, ended: past, dead } = this.#bridge;
+    const { mirror, runs: alive, ended: past, dead, takeover } = this.#bridge;
     const covered = (key) => sessions.includes(key) || scopes.some((scope) => covers(scope, key));
     const known = [...new Set([...alive.values()].map((run) => run.session).concat(host.busySessions()))].filter((key) => covered(key) && this.may(key));
     const order = [...sessions.filter((key) => known.includes(key)), ...known.filter((key) => !sessions.includes(key))];
@@ -54,10 +61,10 @@ export class Ending {
     const left = () => order.filter((key) => lives(key) && this.may(key));
     const used = Object.fromEntries(order.map((key) => [key, []]));
     const rungs = [
-      (key) => (replies.get(key) ? host.endReply(replies.get(key)) : mirror.latched(key) && host.endRun(key, sessionIdOf(key))),
+      (key) => (replies.get(key) ? host.endReply(replies.get(key)) : (mirror.latched(key) || takeover.holds(key)) && host.endRun(key, sessionIdOf(key))),
       (key) => host.endRun(key, sessionIdOf(key)),
       (key) => host.drainRun(key, sessionIdOf(key)),
-      (key) => this.#overRpc(key),
+      (key) => mirror.latched(key) && this.#overRpc(key), // it clears what waits, and that may be a person's next message
     ];
     for (const rung of rungs) {
       for (const key of left()) {
@@ -75,7 +82,6 @@ export class Ending {
     // What the host itself ended for this stop, before we were asked.
     const earlier = [...past].filter(([id, run]) => run.ending && !run.told && covered(run.session) && !runs.some(([other]) => other === id));
     const ended = [...earlier, ...runs.filter(([id]) => !alive.has(id))];
-    for (const [, run] of ended) run.told = true;
     // Dead, but in one session with what a person has started since: not ours to end, and not to be hidden.
     const beside = [...alive].filter(([id, run]) => covered(run.session) && !runs.some(([other]) => other === id) && dead.call(this.#bridge, id));
     const starting = order.filter((key) => busy(key) && !runs.some(([, run]) => run.session === key));

@@ -1,5 +1,7 @@
 // What this bridge uses of the host's insides to end runs and to speak. Everything is probed, nothing here is
 // imported statically, so that a release without it still runs the rest.
+import { agentOf } from "./mirror.js";
+
 const registry = () => globalThis[Symbol.for("openclaw.replyRunRegistry")]?.activeRunsByKey;
 
 // Asked for when this file is loaded: later, after the host has loaded the plugin again, they are not found any more.
@@ -8,6 +10,7 @@ const gateway = import("openclaw/plugin-sdk/gateway-runtime").catch(missing);
 const diagnostic = import("openclaw/plugin-sdk/diagnostic-runtime").catch(missing);
 const SCOPES = ["admin", "read", "write"].map((scope) => `operator.${scope}`);
 const RPC_MS = 3000; // with connecting it takes 15-50
+const STEER_MS = 5000; // the host reads the mode within a second of the hook
 const SETTLE_MS = 1000; // a drained run settles in 60-220
 
 let harness;
@@ -60,6 +63,23 @@ export async function say(api, { session, channel, to, account, thread }, text) 
   if (!channel || channel === "webchat") return rpc(api, "chat.inject", { sessionKey: session, message: text });
   const adapter = await api.runtime.channel.outbound.loadAdapter(channel);
   return adapter.sendText({ cfg: api.runtime.config.current(), to, text, accountId: account, threadId: thread });
+}
+
+// How a session takes messages that come while a run is at work, where its person has chosen (`/queue`).
+export function queueMode(api, session) {
+  try {
+    return api.runtime.agent.session.getSessionEntry({ agentId: agentOf(session), sessionKey: session })?.queueMode;
+  } catch {
+    return undefined; // this release keeps none, or the session is new
+  }
+}
+
+// Have the run at work read the message that comes next; afterwards the session is as it was.
+export async function steer(api, session) {
+  const choose = (mode) => api.runtime.agent.session.patchSessionEntry({ agentId: agentOf(session), sessionKey: session, update: () => ({ queueMode: mode }) });
+  if (queueMode(api, session) || !replyOf(session)) return;
+  await choose("steer");
+  setTimeout(() => choose(undefined).catch(() => undefined), STEER_MS).unref();
 }
 
 // How the host tells that somebody with the right to do so said stop on a channel, idle or busy. Gives a function

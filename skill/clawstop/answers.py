@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from . import receipts, scopes
 from .words import say
 
 Receipt = Mapping[str, Any]
+Fact = tuple[str, dict[str, object]]  # which text, and what is filled in
 
 SHORT = 60  # characters of a call: a phone shows two lines of it
 MOST = 3  # calls that are named
 SUSPECTS = 10  # and suspects: a person who confirms must have seen them
+CHAT = {key: f"chat_{key}" for key in ("forgotten", "kept", "suspected", "spared")}
+CHINESE, KANA = re.compile("[\u4e00-\u9fff]"), re.compile("[\u3040-\u30ff\uac00-\ud7af]")
 
 
 def killed(receipt: Receipt) -> int:
@@ -35,10 +40,10 @@ def summary(receipt: Receipt, lang: str | None = None) -> str:
 
 
 def lines(receipt: Receipt, lang: str | None = None) -> list[str]:
-    """What is left comes first; then what was done; then what was already out of our hands."""
+    """On a command line: what is left comes first; then what was done; then what was already out of
+    our hands."""
     target, id = receipt["target"], receipt["id"]
     told = []
-    drained = receipt.get("drained") or {}  # an older clawstop wrote none
     if not receipt["converged"]:
         told.append(say("not_complete", lang, target=target))
         told += [f"  - {problem}" for problem in receipt["left"]]
@@ -49,47 +54,126 @@ def lines(receipt: Receipt, lang: str | None = None) -> list[str]:
         told.append(say("nothing_ran", lang, target=target, id=id))
     else:
         counts = {"runs": len(receipt["runs"]), "killed": killed(receipt)}
-        took = max(receipt["ms"].values())
-        told.append(say("stopped", lang, target=target, ms=took, id=id, **counts))
-    told += _memory(receipt, lang)
-    told += _calls(receipt, ("done", "failed"), "already_done", lang)
-    told += _calls(receipt, ("outcome unknown",), "maybe_done", lang)
+        told.append(say("stopped", lang, target=target, ms=_took(receipt), id=id, **counts))
+    return told + [say(key, lang, **values) for key, values in _facts(receipt, lang)]
+
+
+def chat(receipt: Receipt, lang: str | None = None) -> list[str]:
+    """In chat: one line of short sentences, which a phone shows whole."""
+    told = []
+    if not receipt["converged"]:
+        told.append(say("chat_left", lang, left=_left(receipt, lang)))
+    if receipt.get("trigger") == "/suspects":
+        told.append(say("chat_suspects_ended", lang, killed=killed(receipt)))
+    elif idle(receipt):
+        told.append(say("chat_nothing_ran", lang, name=_name(receipt)))
+    else:
+        told.append(say("chat_stopped", lang, name=_name(receipt), **_counts(receipt, lang)))
+    told += _sentences(_facts(receipt, lang), lang)
+    told.append(say("chat_receipt", lang, id=receipt["id"][: receipts.SHORT_ID]))
+    return [_joined(told, lang)]
+
+
+def taken(receipt: Receipt, lang: str | None = None) -> list[str]:
+    """Of a task that a new message took over from a person hears only what they have to know: the
+    answer to their message is what they wait for."""
+    told = _sentences(_facts(receipt, lang), lang)
+    if not receipt["converged"]:
+        told.insert(0, say("chat_left", lang, left=_left(receipt, lang)))
+    if not told:
+        return []
+    return [_joined([say("chat_taken", lang, **_counts(receipt, lang)), *told], lang)]
+
+
+def tongue(text: str) -> str:
+    """The language of what a person wrote."""
+    return "zh" if CHINESE.search(text) and not KANA.search(text) else "en"
+
+
+def _left(receipt: Receipt, lang: str | None) -> str:
+    """What is not done: runs and processes in the person's language, all else as it was reported."""
+    alive = [row for row in receipt["processes"] if row["result"] != "dead"]
+    told = []
+    if receipt.get("alive"):
+        told.append(say("left_runs", lang, count=len(receipt["alive"])))
+    if alive:
+        named = "; ".join(f"{row['pid']} {row['command'][:SHORT]}" for row in alive[:MOST])
+        told.append(say("left_processes", lang, count=len(alive), commands=named))
+    counted = (*(("run ",) if receipt.get("alive") else ()), *(("process ",) if alive else ()))
+    told += [
+        problem for problem in receipt["left"] if not counted or not problem.startswith(counted)
+    ]
+    return "; ".join(told)
+
+
+def _took(receipt: Receipt) -> float:
+    return float(max(receipt["ms"].values()))
+
+
+def _name(receipt: Receipt) -> str:
+    """Whoever writes in a session knows which it is; an agent has a name."""
+    return "" if scopes.is_session(receipt["target"]) else f" {receipt['target']}"
+
+
+def _counts(receipt: Receipt, lang: str | None) -> dict[str, object]:
+    runs, dead = len(receipt["runs"]), killed(receipt)
+    return {
+        "runs": say("one_run" if runs == 1 else "some_runs", lang, count=runs),
+        "killed": say("one_killed" if dead == 1 else "some_killed", lang, count=dead),
+        "seconds": f"{_took(receipt) / 1000:.1f}",
+    }
+
+
+def _sentences(facts: Sequence[Fact], lang: str | None) -> list[str]:
+    """As on the command line, but for what a person does about it in chat."""
+    return [say(CHAT.get(key, key), lang, **values) for key, values in facts]
+
+
+def _joined(told: Sequence[str], lang: str | None) -> str:
+    begun = [text[:1].upper() + text[1:] for text in told]
+    return say("sentence", lang).join(begun) + say("sentence", lang).rstrip()
+
+
+def _facts(receipt: Receipt, lang: str | None) -> list[Fact]:
+    """What a person should know beside the numbers, in the order of telling."""
+    target, id = receipt["target"], receipt["id"]
+    drained = receipt.get("drained") or {}  # an older clawstop wrote none
+    facts = _memory(receipt, lang)
+    facts += _calls(receipt, ("done", "failed"), "already_done", lang)
+    facts += _calls(receipt, ("outcome unknown",), "maybe_done", lang)
     off = [job for job in drained.get("jobs", []) if job["outcome"] == "off"]
     if off:
-        told.append(say("jobs_off", lang, count=len(off), id=id))
-    if receipt.get("scheduled"):
-        calls = "; ".join(call[:SHORT] for call in receipt["scheduled"][:MOST])
-        told.append(say("scheduled_elsewhere", lang, calls=calls))
-    if receipt.get("remote"):
-        calls = "; ".join(call[:SHORT] for call in receipt["remote"][:MOST])
-        told.append(say("not_verified", lang, calls=calls))
+        facts.append(("jobs_off", {"count": len(off), "id": id}))
+    for kind, key in (("scheduled", "scheduled_elsewhere"), ("remote", "not_verified")):
+        if receipt.get(kind):
+            calls = "; ".join(call[:SHORT] for call in receipt[kind][:MOST])
+            facts.append((key, {"calls": calls}))
     for kind, key in (("outbound", "withdrawn"), ("queued", "discarded")):
         if drained.get(kind):
-            told.append(say(key, lang, count=len(drained[kind])))
-    told += _named(receipt.get("leased"), "kept", lang)
-    told += _named(receipt.get("suspects"), "suspected", lang, SUSPECTS, target=target)
+            facts.append((key, {"count": len(drained[kind])}))
+    facts += _named(receipt.get("leased"), "kept", lang)
+    facts += _named(receipt.get("suspects"), "suspected", lang, SUSPECTS, target=target)
     if receipt["spared"]:
-        told.append(say("spared", lang, agents=", ".join(receipt["spared"])))
-    return told
+        facts.append(("spared", {"agents": ", ".join(receipt["spared"])}))
+    return facts
 
 
-def _memory(receipt: Receipt, lang: str | None) -> list[str]:
+def _memory(receipt: Receipt, lang: str | None) -> list[Fact]:
     """What the agent does not remember any more; an older clawstop took nothing away."""
     rows = receipt.get("memory") or []
     removed = [row for row in rows if row.get("did") == "remove"]
-    told = []
+    facts: list[Fact] = []
     if removed:
         text = "; ".join(row["text"][:SHORT] for row in removed[:MOST])
         count = sum(row["entries"] for row in removed)
-        told.append(say("forgotten", lang, count=count, text=text, id=receipt["id"]))
+        facts.append(("forgotten", {"count": count, "text": text, "id": receipt["id"]}))
     for row in rows:
         if "why" in row:
             why = say(f"why_{row['why']}", lang)
-            told.append(say("remembered", lang, session=row["session"], why=why))
+            facts.append(("remembered", {"session": row["session"], "why": why}))
     if receipt.get("notes"):
-        named = "; ".join(receipt["notes"][:MOST])
-        told.append(say("noted", lang, files=named))
-    return told
+        facts.append(("noted", {"files": "; ".join(receipt["notes"][:MOST])}))
+    return facts
 
 
 def restored(receipt: Receipt, lang: str | None = None, *, chat: bool = False) -> list[str]:
@@ -111,15 +195,15 @@ def _named(
     key: str,
     lang: str | None,
     most: int = MOST,
-    **values: str,
-) -> list[str]:
+    **values: object,
+) -> list[Fact]:
     """Processes by their commands; an older clawstop wrote none."""
     if not rows:
         return []
     named = "; ".join(f"{row['pid']} {row['command'][:SHORT]}" for row in rows[:most])
     if len(rows) > most:
         named = say("and_more", lang, calls=named, count=len(rows) - most)
-    return [say(key, lang, commands=named, **values)]
+    return [(key, {"commands": named, **values})]
 
 
 def tree(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -140,7 +224,7 @@ def tree(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return told
 
 
-def _calls(receipt: Receipt, outcomes: tuple[str, ...], key: str, lang: str | None) -> list[str]:
+def _calls(receipt: Receipt, outcomes: tuple[str, ...], key: str, lang: str | None) -> list[Fact]:
     """The calls that can be seen from outside this machine, of these outcomes."""
     calls = [
         f"{call['tool']} {call['input'][:SHORT]}".strip()
@@ -152,4 +236,4 @@ def _calls(receipt: Receipt, outcomes: tuple[str, ...], key: str, lang: str | No
     named = "; ".join(calls[:MOST])
     if len(calls) > MOST:
         named = say("and_more", lang, calls=named, count=len(calls) - MOST)
-    return [say(key, lang, calls=named)]
+    return [(key, {"calls": named})]

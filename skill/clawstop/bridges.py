@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,9 +57,12 @@ class Bridge:
     agents: list[str] = field(default_factory=list)
     workspaces: dict[str, str] = field(default_factory=dict)  # agent -> folder
 
-    def tell(self, session: str, lines: Sequence[str]) -> None:
-        """Say this to the person in the chat of a session."""
-        self.peer.notify("say", {"session": session, "text": "\n".join(lines)})
+    def tell(
+        self, session: str, lines: Sequence[str], route: Mapping[str, Any] | None = None
+    ) -> None:
+        """Say this to the person in the chat of a session, or where `route` leads."""
+        told = {"session": session, "text": "\n".join(lines), "route": dict(route or {})}
+        self.peer.notify("say", told)
 
     def reduced(self) -> list[str]:
         """What this gateway's release or settings keep us from doing, and how to change that."""

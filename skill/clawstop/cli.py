@@ -375,7 +375,12 @@ def show_receipts(paths: Paths, id: str | None, verify: bool, as_json: bool) -> 
     """
     from . import answers, receipts
 
-    found = [r for r in receipts.read(paths.receipts) if id in (None, r.get("id"))]
+    named = id if id and len(id) >= receipts.SHORT_ID else None
+    found = [
+        r
+        for r in receipts.read(paths.receipts)
+        if id in (None, r.get("id")) or (named and str(r.get("id")).startswith(named))
+    ]
     problems = receipts.verify(paths.receipts) if verify else []
     if id and not found:
         raise click.UsageError(f"there is no receipt {id}")

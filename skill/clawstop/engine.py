@@ -51,6 +51,7 @@ from .params import Params, names, number, session_of, text
 from .paths import Paths, read_json
 from .plugins import Plugins
 from .processes import Ident
+from .prompts import Prompt
 from .protocol import OLDEST, PROTOCOL, Peer
 from .restoring import Restoring
 from .settings import Settings
@@ -64,6 +65,9 @@ log = logging.getLogger("clawstop.engine")
 DAY = 86400.0
 STOPS_SHOWN = 5  # in chat: a phone shows about as many
 FINISH_SECONDS = 1.5  # a message waits so long for a stop to be done; its bridge waits for 2
+MAX_PROMPT = 4000  # characters of a person's message, and what a bridge sends of it
+REPLAY_SECONDS = 15.0  # a host that comes back tells again what it kept within this
+UNREAD_SECONDS = 600.0  # who wrote longer ago has noticed by now
 MAX_INPUT = 4000  # characters of a tool's input that a bridge may tell; it sends at most 2,000
 
 
@@ -226,7 +230,7 @@ class Engine:
         """A stop that nobody said in the chat is told there."""
         receipt = await self.stops.stop(request)
         for bridge in self.bridges:
-            bridge.tell(request.target.name, answers.lines(receipt))
+            bridge.tell(request.target.name, answers.chat(receipt))
 
     async def _look(self) -> None:
         """What the watch is for, and the end of leases that outlived their run."""
@@ -351,6 +355,8 @@ class Engine:
         log.info("bridge connected: %s", bridge.name)
         if self.store.unfinished_stops() or self.store.restores():
             self._start(self.resume())
+        if (born := _time(params, "born")) is not None:
+            self._start(self._tell_unread(bridge, born))
         return {
             "protocol": min(newest, PROTOCOL),
             "version": __version__,
@@ -361,6 +367,16 @@ class Engine:
             "mirror": self.stops.mirror(),
             "runs": {run: self.store.standing(session, run).bound for run, session, *_ in runs},
         }
+
+    async def _tell_unread(self, bridge: Bridge, born: float) -> None:
+        """Messages that the gateway before this one took in and no run has read are told to whoever
+        wrote them, unless the host has kept them."""
+        await asyncio.sleep(REPLAY_SECONDS)
+        oldest = self._clock() - UNREAD_SECONDS
+        for prompt in self.store.prompts.unread(before=born, after=oldest):
+            line = say("unread", answers.tongue(prompt.text), text=prompt.text[: answers.SHORT])
+            bridge.tell(prompt.session, [line], prompt.route)
+            self.store.prompts.forget(prompt)
 
     def _cage_for(self, bridge: Bridge) -> Params:
         """Where this gateway's processes are put."""
@@ -433,6 +449,10 @@ class Engine:
             before = None if refusal else arrived
             async with self._undisturbed(message.session):
                 released = self.store.admit(id, message.session, releases_before=before)
+            if words := text(params, "text", MAX_PROMPT):
+                route, who = dict(params.get("route") or {}), message.sender
+                one = Prompt(message.session, message.id, who, words, route, self._clock())
+                self.store.prompts.note(one)
         if released:
             await self.bridges.push(self.stops.mirror([message.session]))
         return {"released": released, "refusal": self.standing(message.session).refusal}
@@ -451,6 +471,8 @@ class Engine:
     async def on_run_start(self, peer: Peer, params: Params) -> Params:
         run, session, cause = text(params, "run"), session_of(params), text(params, "cause")
         self.store.bind(run, session, cause, names(params, "reports"), _time(params, "asked"))
+        if answers_message := text(params, "message"):
+            self.store.prompts.begun(session, answers_message, run)
         host_id = text(params, "session_id")
         if host_id:
             self.store.name(session, host_id)
@@ -460,7 +482,9 @@ class Engine:
 
     async def on_run_end(self, peer: Peer, params: Params) -> None:
         run, session = text(params, "run"), session_of(params)
-        self.store.end_run(run, session, _time(params, "ended"))
+        ended = _time(params, "ended") or self._clock()
+        self.store.end_run(run, session, ended)
+        self.store.prompts.over(session, run, ended)
         await self.plugins.run_ended(Run(run, "", self.standing(session, run)))
 
     async def on_tool(self, peer: Peer, params: Params) -> Params:
@@ -520,13 +544,16 @@ class Engine:
         return {"lines": [answers.summary(receipt) for receipt in newest] or [say("no_stops")]}
 
     async def on_stop(self, peer: Peer, params: Params) -> Params:
-        """A person stopped a session in chat, or began it anew: `latch` says which."""
+        """A person stopped a session in chat; without `latch` they began it anew, or a new message
+        takes over from what it does (`taken`)."""
         chosen = targets.session if params.get("latch", True) is True else targets.restarted
         target = chosen(session_of(params), self.store)
         trigger, who = text(params, "trigger"), text(params, "sender")
         request = self.request(text(params, "id"), target, trigger, who, memory=_wanted(params))
         receipt = await self.stops.stop(request)
-        told = answers.lines(receipt, text(params, "lang") or None)
+        lang = text(params, "lang") or None
+        taken = isinstance(params.get("taken"), dict)
+        told = answers.taken(receipt, lang) if taken else answers.chat(receipt, lang)
         return {"id": receipt["id"], "converged": receipt["converged"], "lines": told}
 
     async def on_restore(self, peer: Peer, params: Params) -> Params:
@@ -556,7 +583,7 @@ class Engine:
             return {"lines": [say("no_suspects", lang)]}
         id = text(params, "id") or secrets.token_hex(8)
         receipt = await self.stops.end_suspects(id, session, named, text(params, "sender"))
-        return {"lines": answers.lines(receipt, lang)}
+        return {"lines": answers.chat(receipt, lang)}
 
     # -- for stops, whoever asks for them
 
@@ -590,6 +617,8 @@ class Engine:
 def _wanted(params: Params) -> Wanted:
     """What a stop that was said in chat does to memory: nothing where the person begins anew, or
     says that it shall be kept."""
+    if isinstance(params.get("taken"), dict):
+        return Wanted(rule="takeover")
     keep = params.get("latch", True) is not True or params.get("keep") is True
     rule = "kill" if params.get("rule") == "kill" else "stop"  # of a command that had no engine
     return Wanted(rule="" if keep else rule)

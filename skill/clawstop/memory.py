@@ -38,7 +38,7 @@ MOST_NOTES = 20
 class Wanted:
     """What a stop shall do to memories."""
 
-    rule: str = ""  # which setting decides: stop, kill; none: nothing is taken away
+    rule: str = ""  # which setting decides: stop, kill, takeover; none: nothing is taken away
     turns: int = 0  # so many turns, instead of what was going on
     entry: str = ""  # or from this entry on
     named: bool = False  # the person named an agent or a session, which may be idle
@@ -53,6 +53,7 @@ class Plan:
     stop: str
     cut: Cut
     generation: int
+    latched: bool = True  # a message that takes over waits at the gateway instead
 
 
 Plans = dict[str, Plan]  # by session
@@ -119,7 +120,7 @@ class Memory:
         self, stop: str, wanted: Wanted, target: Target, bumped: Mapping[str, int], *, unseen: bool
     ) -> Plans:
         """What goes, of every session that a stop is about; `unseen` when no gateway told."""
-        chosen = Cut(entry=wanted.entry, turns=wanted.turns)
+        chosen, latched = Cut(entry=wanted.entry, turns=wanted.turns), wanted.rule != "takeover"
         if chosen == Cut() and not self._settings().rollback.get(wanted.rule):
             return {}
         since: dict[str, float] = {}
@@ -135,7 +136,7 @@ class Memory:
             idle = set(self._idle(wanted, target)) - self._store.still_clean(bumped)
             cuts = dict.fromkeys(idle, last)
         plans = {
-            key: Plan(stop, cut, bumped.get(key, self._store.generation(key)))
+            key: Plan(stop, cut, bumped.get(key, self._store.generation(key)), latched)
             for key, cut in cuts.items()
         }
         for session in bumped:
@@ -203,7 +204,7 @@ class Memory:
         if done:  # before a crash
             rolled.rows.append(done)
             return
-        gone_on = self._store.standing(session).latched_since is None
+        gone_on = plan.latched and self._store.standing(session).latched_since is None
         gone_on |= self._store.ran_since(session, plan.generation)
         if gone_on and not self._begun(session, plan):
             self._store.drop_rollbacks(session)

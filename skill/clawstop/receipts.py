@@ -22,6 +22,7 @@ from . import tail
 from .paths import write_private
 
 FIRST = "0" * 64
+SHORT_ID = 8  # characters of an id that a person is told, and that find it again
 SLACK = 1.1  # the file grows a tenth above what is kept before it is written anew
 
 
@@ -72,12 +73,14 @@ def latest(file: Path) -> Iterator[dict[str, Any]]:
             yield receipt
 
 
-def find(file: Path, stop: str) -> dict[str, Any] | None:
-    """The newest receipt of a stop."""
+def find(file: Path, stop: str, *, short: bool = False) -> dict[str, Any] | None:
+    """The newest receipt of a stop, by its id; `short`: or by the beginning of it that a person was
+    told."""
     for line in _backwards(file):
         if stop.encode() in line:  # parsing them all would hold up the gate
             receipt = _parse(line)
-            if receipt is not None and receipt.get("id") == stop:
+            id = str(receipt.get("id")) if receipt is not None else ""
+            if id == stop or (short and id.startswith(stop)):
                 return receipt
     return None
 

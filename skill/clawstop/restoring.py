@@ -53,7 +53,7 @@ class Restoring:
             return receipt.get("trigger") != TRIGGER and bool(moves(receipt) or jobs)
 
         if id:
-            found = receipts.find(self._file, id)
+            found = receipts.find(self._file, id, short=len(id) >= receipts.SHORT_ID)
         else:
             found = next(filter(something, receipts.latest(self._file)), None)
         if found is None or (only and not moves(found)):

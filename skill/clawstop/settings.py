@@ -36,6 +36,8 @@ class Settings:
     grace_ms: int
     escalate: str
     max_run_minutes: int
+    takeover: str
+    language: str
     rollback: Mapping[str, bool]
     backups_keep: int
     backups_days: int

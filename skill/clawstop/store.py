@@ -23,6 +23,7 @@ from typing import Any
 
 from . import schema, scopes
 from .errors import StoreError
+from .prompts import Prompts
 
 KEPT_DAYS = 30.0  # nothing of the host's comes back after a month
 
@@ -71,6 +72,7 @@ class Store:
     ) -> None:
         self._db = connection
         self._clock = clock
+        self.prompts = Prompts(connection, self._transaction)
         self._frozen: list[str] | None = None
 
     @classmethod
@@ -425,6 +427,7 @@ class Store:
             self._db.execute("DELETE FROM stops WHERE finished < ?", (old,))
             self._db.execute("DELETE FROM execs WHERE made < ?", (old,))
             self._db.execute("DELETE FROM rollbacks WHERE made < ?", (old,))
+            self._db.execute("DELETE FROM prompts WHERE came < ?", (old,))
 
     def sessions(self) -> list[str]:
         return [row[0] for row in self._db.execute("SELECT key FROM sessions ORDER BY key")]
@@ -503,6 +506,7 @@ class Store:
                 "INSERT OR REPLACE INTO latches VALUES (?, ?, ?, ?)",
                 (scope, number, stop, since),
             )
+            self.prompts.discard(scope, since)
 
     def _bump(self, bump: Iterable[str]) -> dict[str, int]:
         bumped = {}

@@ -14,6 +14,54 @@ TEXTS: dict[str, tuple[str, str]] = {
         "stopped {target}: nothing was running; it waits for your next message, receipt {id}",
         "已停止 {target}:没有正在运行的任务;等待你的下一条消息,回执 {id}",
     ),
+    "sentence": (". ", "。"),
+    "chat_stopped": (
+        "stopped{name}: {runs}, {killed}, {seconds} s",
+        "已停止{name}:{runs},{killed},用时 {seconds} 秒",
+    ),
+    "chat_nothing_ran": (
+        "stopped{name}: nothing was running. It waits for your next message",
+        "已停止{name}:没有正在运行的任务,等待你的下一条消息",
+    ),
+    "chat_taken": (
+        "the earlier task was ended: {runs}, {killed}, {seconds} s",
+        "之前的任务已结束:{runs},{killed},用时 {seconds} 秒",
+    ),
+    "chat_left": (
+        "NOT COMPLETE: {left}. Send /stop to try again",
+        "尚未完成:{left}。发送 /stop 可再试一次",
+    ),
+    "left_runs": ("runs still alive: {count}", "仍在运行:{count} 个"),
+    "left_processes": (
+        "processes still alive: {count} ({commands})",
+        "仍存活的进程:{count} 个({commands})",
+    ),
+    "one_run": ("{count} run ended", "结束 {count} 个运行"),
+    "some_runs": ("{count} runs ended", "结束 {count} 个运行"),
+    "one_killed": ("{count} process killed", "杀死 {count} 个进程"),
+    "some_killed": ("{count} processes killed", "杀死 {count} 个进程"),
+    "chat_forgotten": (
+        "it has forgotten the task; /restore undoes that",
+        "任务已从记忆中移除,发送 /restore 可恢复",
+    ),
+    "chat_kept": ("kept by their lease: {commands}", "按租约保留:{commands}"),
+    "chat_suspected": (
+        "also at work in its folder, not proven to be its own: {commands} (/suspects ends them)",
+        "另有进程在其工作目录中运行,无法确认归属:{commands}(发送 /suspects 可结束它们)",
+    ),
+    "chat_suspects_ended": (
+        "suspects ended: {killed}; nothing else was stopped",
+        "已结束可疑进程 {killed} 个;其他均未停止",
+    ),
+    "chat_spared": (
+        "not stopped: {agents} (`kill everything` stops all)",
+        "未停止:{agents}(发送 kill everything 可全部停止)",
+    ),
+    "chat_receipt": ("receipt {id}", "回执 {id}"),
+    "unread": (
+        "the gateway restarted before anybody read your message; please send it again: {text}",
+        "网关在读取你的消息之前重启了,请重新发送:{text}",
+    ),
     "forgotten": (
         "forgotten, as if never asked: {text} ({count} entries; /restore or "
         "`clawstop restore {id}` brings them back)",

@@ -1,0 +1,87 @@
+// A new message while a run is at work takes over: the run is ended, and what it owns is killed, before the message
+// goes on its way. It waits in the host's own hook meanwhile, so nothing of it is copied or sent again: pictures,
+// quotes and the sender come along. Of quick messages each takes over from the one before; that one stays in the
+// conversation, so the model reads them together.
+const BEGUN_MS = 3000; // how long an earlier message may take to become a run; ending it before that loses both
+const OVER_MS = 6000; // how long the old run may take to end; the ladder needs 3
+const FORGET_MS = 5000; // and its task, where the person wants it forgotten
+const LOOK_MS = 5;
+const KEPT = 1000; // messages remembered
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+async function until(true_, ms) {
+  for (const end = Date.now() + ms; !true_(); await sleep(LOOK_MS)) if (Date.now() > end) return false;
+  return true;
+}
+
+export class Takeover {
+  #bridge;
+  #turns = new Map(); // session -> the turn of its last message: one after the other
+  #known = new Map(); // message -> its turn: the host tells a message to every instance of the plugin
+  #owners = new WeakMap(); // the host's reply -> the message that it is for
+  #held = new Set(); // sessions in which a message waits for the old run to end
+
+  constructor(bridge) {
+    this.#bridge = bridge;
+  }
+
+  // Whether a message waits for the runs of this session to end. Nothing else ends them.
+  holds(session) {
+    return this.#held.has(session);
+  }
+
+  // Resolves when the message may go on; "queued" when the host has to see where it puts it.
+  before(message) {
+    const name = `${message.session} ${message.id}`;
+    if (this.#known.has(name)) return this.#known.get(name);
+    const earlier = this.#turns.get(message.session);
+    const mine = this.#owns(message);
+    const turn = (async () => {
+      if (mine) return undefined; // nothing ran when it came in, and nothing begins before it
+      await earlier;
+      return this.#take(message);
+    })().catch((error) => {
+      this.#bridge.log.error(`clawstop: ${message.session}: the new message did not take over: ${error.message}`);
+      return "queued";
+    });
+    this.#known.set(name, turn);
+    if (this.#known.size > KEPT) this.#known.delete(this.#known.keys().next().value);
+    this.#turns.set(message.session, turn);
+    void turn.then(() => this.#turns.get(message.session) === turn && this.#turns.delete(message.session));
+    return turn;
+  }
+
+  // Whether the reply under way is this message's own. The host tells who it is for to nobody; whoever comes first
+  // after it was made has it.
+  #owns({ session, id }) {
+    const reply = this.#bridge.replyOf(session);
+    if (reply && !this.#owners.has(reply)) this.#owners.set(reply, id);
+    return Boolean(reply) && this.#owners.get(reply) === id;
+  }
+
+  async #take(message) {
+    const { session } = message;
+    const { chat, engine, settings } = this.#bridge;
+    if (!(await until(() => !chat.resetting(session), BEGUN_MS))) return "queued";
+    const begun = await until(() => !chat.begins(session, message.id) && this.#rivals(session).every(([, run]) => run.live), BEGUN_MS);
+    const rivals = this.#rivals(session);
+    if (!rivals.length) return undefined;
+    if (message.group && !rivals.every(([, run]) => run.sender === message.sender)) return undefined; // somebody else's task
+    if (!begun || !engine.connected) return "queued";
+    const reply = this.#bridge.replyOf(session);
+    this.#held.add(session);
+    try {
+      const done = this.#bridge.supersede(message);
+      const over = await until(() => !rivals.some(([id]) => this.#bridge.runs.has(id)) && (!reply || this.#bridge.replyOf(session) !== reply), OVER_MS);
+      if (over && settings?.rollback?.takeover) await Promise.race([done, sleep(FORGET_MS)]);
+      return over ? "over" : "queued";
+    } finally {
+      this.#held.delete(session);
+    }
+  }
+
+  // Runs at work that no stop has ended.
+  #rivals(session) {
+    return [...this.#bridge.runs].filter(([id, run]) => run.session === session && !run.ending && !this.#bridge.dead(id));
+  }
+}
