@@ -36,6 +36,7 @@ const actions = {
   message: ({ session, id, sender, authorised, text = "hi", ...ctx }) =>
     bridge.chat.dispatched({ sessionKey: session, ctx: { MessageSid: id, SenderId: sender, RawBody: text, CommandAuthorized: authorised, ...ctx } }, {}),
   chat: (call, ...args) => bridge.chat[call](...args),
+  emit: (output) => bridge.fence.emit(output),
   said: () => said,
   connected: () => bridge.engine.connected,
   latched: (session) => bridge.mirror.latched(session),

@@ -2,6 +2,7 @@
 import { Chat } from "./chat.js";
 import { Ending } from "./ending.js";
 import { Engine } from "./engine.js";
+import { Fence } from "./fence.js";
 import { Mirror, covers } from "./mirror.js";
 import { Spent } from "./spent.js";
 import { Takeover } from "./takeover.js";
@@ -18,7 +19,6 @@ const BOOT_MS = 20000; // how long a run that no person asked for waits for the 
 const JUST_MS = 1000; // a run that ended within this before a stop was ended by the host for it
 const STOP_MS = 120000; // nobody waits for this answer; it only says when to stop listening
 const AGAIN_MS = 200; // before a stop that failed is asked for again
-const EMIT_MS = 500; // far below the host's 15 s
 const FROZEN_LOOK_MS = 100;
 const FROZEN_TELL_MS = 5000; // then the person is told why nothing happens
 const KEPT = 1000; // ended runs, children and traces remembered
@@ -34,6 +34,7 @@ export class Bridge {
   traces = new Map(); // what runs left behind that may start a run later: id -> {kind, id, session, run, about}
   chat = new Chat(this);
   ending = new Ending(this);
+  fence = new Fence(this);
   takeover = new Takeover(this);
   spent = new Spent();
   bare = new Set(); // sessions whose next process would carry no cookie
@@ -74,15 +75,18 @@ export class Bridge {
     if (this.#live) return;
     this.#live = true;
     this.#unwatch = await host.watchChannelStops(this.api, (session, message) => this.chat.channelStopped(session, message));
-    const frames = watchFrames(
-      (told) => this.chat.operatorAsked(told),
-      (told) => this.chat.operatorStopped(told),
-    );
+    const frames = watchFrames({
+      asked: (told) => this.chat.operatorAsked(told),
+      stopped: (told) => this.chat.operatorStopped(told),
+      waits: (told) => this.chat.operatorWaits(told),
+      patient: () => this.chat.patient,
+    });
     const entry = this.api.runtime?.config?.current?.()?.plugins?.entries?.clawstop;
     this.abilities = {
       ...(await host.capabilities()),
       memory: await memory.canMove(),
       conversation: entry?.hooks?.allowConversationAccess === true,
+      previews: this.fence.keepPreviews(),
       channel_stops: Boolean(this.#unwatch),
       page_stops: frames,
     };
@@ -194,8 +198,12 @@ export class Bridge {
     return host.queueMode(this.api, session);
   }
 
-  steer(session) {
-    return host.steer(this.api, session);
+  queueOnce(session, mode) {
+    return host.queueOnce(this.api, session, mode);
+  }
+
+  get hostConfig() {
+    return this.api.runtime?.config?.current?.() ?? this.api.config;
   }
 
   // The host's reply under way in this session.
@@ -255,23 +263,23 @@ export class Bridge {
   // -- a run
 
   // What a run reports. A run is a person's only when a message of theirs waits in its session.
-  #cause(run, session, trigger, jobId) {
+  #cause(run, session, { trigger, jobId, prompt }) {
     if (run.startsWith("announce:")) return { cause: "announce", reports: [childOf(run)] };
     if (jobId) return { cause: "cron", reports: [`job:${jobId}`] };
     if (trigger && trigger !== "user") return { cause: trigger, reports: drain.wakesOf(session) };
-    const message = this.chat.takeFor(run, session);
+    const message = this.chat.takeFor(run, session, prompt);
     return { cause: message ? "message" : "unknown", reports: [], asked: message?.at, sender: message?.sender, message: message?.id };
   }
 
   // Bind a run as early as the host shows it. Gives the reason why it may not run, if there is one.
-  admit(run, session, { sessionId, trigger, jobId } = {}) {
+  admit(run, session, { sessionId, ...about } = {}) {
     if (!run || !session) return undefined;
     const known = this.runs.get(run);
     if (known) {
       known.sessionId ??= sessionId;
       return known.admission;
     }
-    const record = { session, sessionId, ...this.#cause(run, session, trigger, jobId) };
+    const record = { session, sessionId, ...this.#cause(run, session, about) };
     this.runs.set(run, record);
     return (record.admission = this.#bind(run, record));
   }
@@ -397,22 +405,6 @@ export class Bridge {
     this.traces.set(`${trace.kind}:${trace.id}`, trace);
     forgetOldest(this.traces);
     this.engine.tell("trace", trace);
-  }
-
-  // What may be said: from the mirror, since the host lets everything through when we are late; then the plugins'
-  // word, where there is one that wants to be asked.
-  async emit({ run, session, kind, text = "" }) {
-    const known = this.runs.get(run) ?? this.ended.get(run);
-    if (this.dead(run) || (known?.ending && this.mirror.latched(known.session))) {
-      this.engine.tell("held", { run, session: known.session, kind, text: text.slice(0, INPUT) });
-      return "the run was stopped";
-    }
-    if (!this.askEmit || !session) return undefined;
-    try {
-      return (await this.engine.ask("emit", { run, session, kind }, EMIT_MS)).refusal ?? undefined;
-    } catch {
-      return this.mirror.latched(session) ? "the session is stopped" : undefined;
-    }
   }
 
   // The cookie for a process of this session, so that it is known whose it is. Without the engine's first word there

@@ -1,6 +1,9 @@
 // What people say to the gateway, as far as it concerns a stop: their messages on the way to a run, every way in
 // which a stop shows itself in this host, and the line that a person gets for it.
 import crypto from "node:crypto";
+import { mayCommand, mayCommandOthers, mayUseMenu } from "./authority.js";
+import { agentOf } from "./mirror.js";
+import { orderOf } from "./orders.js";
 import { stopWord } from "./stopwords.js";
 
 const HOLD_MS = 2000; // how long a message waits for an engine that is away
@@ -8,14 +11,17 @@ const ANSWER_MS = 8000; // how long the host's own "aborted" is held for our lin
 const DOWN_MS = 4000; // how long a person waits for an engine that is coming back; it takes about a second
 const LOOK_MS = 100;
 const ASKED_MS = 20000; // a person waits for the answer
+const STOP_MS = 120000; // a stop of many agents takes longer
 const SAME_MS = 1000; // one stop shows itself up to three times within this
 const RESET_MS = 60000; // a typed /new shows itself again when the host carries it out
 const SETTLE_MS = 5000; // a message that was steered into a run and not read becomes a run 0.5 s after its end
 const LOCAL = /^zh/i.test(process.env.LC_ALL || process.env.LC_MESSAGES || process.env.LANG || "") ? "zh" : "en";
 const BEGIN_MS = 10000; // a message that has not become a run by then never will
+const ANEW = /^\s*\/(?:new|reset)\b/i;
+const ANEW_MS = 3000; // the host begins a conversation anew in 0.3-2 s,
+const ANEW_SETTLE_MS = 300; // and takes messages again so long after it has said so
 const JOURNAL = 4000; // characters of a message that the engine keeps until it is answered
 const KEPT = 1000; // sessions remembered
-const RESTORE = /^\/restore(?:@\S+)?(?:\s+(?![-—–])(\S{1,100}))?(\s+(?:--|[—–])force)?$/iu;
 const CLAIM = { handled: true, queuedFinal: false, counts: { tool: 0, block: 0, final: 0 } };
 const DOWN = {
   en: "Stopped. clawstop's engine is not running: processes are killed as soon as it is back (run `clawstop doctor`).",
@@ -27,6 +33,10 @@ const FROZEN = {
   zh: "该智能体已冻结:工具调用等待中。请在其所在机器上运行 clawstop release 继续,或 clawstop stop 结束。",
 };
 const FROZEN_AGAIN_MS = 600000;
+const STRANGER = {
+  en: "You may not do that here: this chat is open to everybody, and you are not on its lists.",
+  zh: "无权执行:此对话对所有人开放,而你不在允许名单中。",
+};
 const QUEUED = {
   en: "Your message waits: what runs here could not be ended just now. Send /stop to end it.",
   zh: "你的消息正在等待:当前任务暂时无法结束。发送 /stop 可强制停止。",
@@ -46,6 +56,8 @@ export class Chat {
     resets: new Map(), // [when a /new was typed, and has not been carried out yet]
     tongues: new Map(), // the language that the person writes in
   };
+
+  #anew = new Map(); // session -> Pending: a conversation that is begun anew
 
   constructor(bridge) {
     this.#bridge = bridge;
@@ -70,13 +82,8 @@ export class Chat {
     const channel = event.originatingChannel ?? ctx.OriginatingChannel ?? ctx.Provider;
     const route = { session, channel, to: event.originatingTo ?? ctx.OriginatingTo, account: ctx.AccountId, thread: ctx.MessageThreadId };
     if (authorised && !ctx.media?.length) {
-      const word = stopWord(said.text, { names: namesOf(ctx, said.text) });
-      const about = { trigger: said.text, sender: said.sender, keep: word?.keep, message: said.id };
-      if (word) return this.#claim(hook, route, this.stopped(session, about));
-      if (said.text.trim() === "/stops") return this.#claim(hook, route, this.#asked("stops", {}));
-      const restore = RESTORE.exec(said.text.trim());
-      if (restore) return this.#claim(hook, route, this.#asked("restore", { session, sender: said.sender, receipt: restore[1] ?? "", force: Boolean(restore[2]), lang: this.#languageOf(session) }));
-      if (said.text.trim() === "/suspects") return this.#claim(hook, route, this.#asked("suspects", { session, sender: said.sender, id: idOf(session, said.id), lang: this.#languageOf(session) }));
+      const answer = await this.#obey(orderOf(said.text, namesOf(ctx, said.text)), said, route);
+      if (answer) return this.#claim(hook, route, answer.line);
     }
     if (authorised) remember(this.memory.spoke, session, Date.now());
     await this.#message({ ...said, route, named: channel === "webchat" }, authorised);
@@ -89,35 +96,76 @@ export class Chat {
     return undefined;
   }
 
+  // Gives {line}, the line for the person once it is true; undefined when it is no order of ours.
+  async #obey(order, said, route) {
+    const { session, sender, text } = said;
+    const about = { session, sender, lang: this.#languageOf(session, text) };
+    const id = idOf(session, said.id);
+    if (order?.kind === "stop") return { line: this.stopped(session, { trigger: text, sender, keep: order.keep, message: said.id }) };
+    if (order?.kind === "stops") return { line: this.#asked("stops", { ...about, only: mayCommandOthers(this.#bridge.hostConfig, { ...route, sender }) ? "" : session }) };
+    if (order?.kind === "restore") return { line: this.#asked("restore", { ...about, receipt: order.receipt, force: order.force }) };
+    if (order?.kind === "suspects") return { line: this.#asked("suspects", { ...about, id }) };
+    if (order?.kind === "kill") return this.#kill(order, { ...about, id, trigger: text.slice(0, 200).toWellFormed() }, route);
+    return undefined;
+  }
+
+  // `kill dev1`. Only the engine knows who is called so; a sentence that names nobody is the agent's to read.
+  async #kill({ name, sure }, about, route) {
+    const bridge = this.#bridge;
+    const named = await bridge.engine.ask("named", { name, lang: about.lang }, HOLD_MS).catch((error) => ({ lines: [error.message] }));
+    if (!named.target) return sure || named.several ? { line: named.lines.join("\n") } : undefined;
+    const others = named.target !== `agent:${agentOf(about.session)}`;
+    if (others && !mayCommandOthers(bridge.hostConfig, { ...route, sender: about.sender })) return { line: STRANGER[about.lang] };
+    return { line: this.#asked("stop", { ...about, name }, STOP_MS) };
+  }
+
+  // A command from the channel's own menu, which comes past all hooks: the line, at once.
+  async menu(text, { session, sender, channel, to, account, thread, group, authorised }) {
+    const route = { session, channel, to, account, thread };
+    if (!session || !mayUseMenu(this.#bridge.hostConfig, { ...route, sender, group, authorised })) return STRANGER[this.#languageOf(session)];
+    const answer = await this.#obey(orderOf(text), { session, sender, text, id: crypto.randomUUID() }, route);
+    const line = await answer?.line;
+    if (line) this.#bridge.fence.ours(line);
+    return line;
+  }
+
   // What a person says now goes before what runs, if that is what they want. What the host is told to do is nobody's
   // task, and where the person has chosen another way for this conversation (`/queue`), that holds.
   async #takeOver(message, authorised, route) {
     const bridge = this.#bridge;
     const way = bridge.settings?.takeover ?? "interrupt";
-    if (!authorised || way === "off" || isCommand(message.text)) return;
+    if (way === "off" || isCommand(message.text) || !(authorised || message.group)) return;
     const chosen = bridge.queueMode(message.session);
     if (chosen && chosen !== "interrupt") return;
-    if (way === "steer") return void (await bridge.steer(message.session));
-    const went = await bridge.takeover.before({ ...message, lang: this.#languageOf(message.session) });
-    if (went === "queued") bridge.say(route, QUEUED[this.#languageOf(message.session)]);
+    if (way === "steer") return void (await bridge.queueOnce(message.session, "steer"));
+    const went = await bridge.takeover.before({ ...message, authorised, lang: this.#languageOf(message.session) });
+    if (went !== "queued") return;
+    this.queued(message.session, message.id);
+    bridge.say(route, QUEUED[this.#languageOf(message.session)]);
   }
 
-  // Whether a message that came before this one is about to become a run.
-  begins(session, id) {
+  // The messages before this one that are about to become a run.
+  before(session, id) {
     const waiting = this.memory.waiting.get(session) ?? [];
     const mine = waiting.findIndex((one) => one.id === id);
-    return waiting.slice(0, mine < 0 ? undefined : mine).some((one) => !isCommand(one.text) && Date.now() - one.at < BEGIN_MS);
+    return waiting.slice(0, mine < 0 ? undefined : mine).filter((one) => !one.queued && !isCommand(one.text) && Date.now() - one.at < BEGIN_MS);
   }
 
-  // Whether the host is about to begin this conversation anew: until then it loses what comes in.
-  resetting(session) {
-    return this.#typed(session).some((at) => Date.now() - at < BEGIN_MS);
+  // The host has it in its queue: it becomes a run when others are done.
+  queued(session, id) {
+    for (const one of this.memory.waiting.get(session) ?? []) if (one.id === id) one.queued = true;
+  }
+
+  // They never will: the host ends them.
+  forgetBefore(session, id) {
+    const gone = new Set(this.before(session, id));
+    this.#keep(session, (one) => !gone.has(one));
   }
 
   // Nothing of it becomes part of the conversation; the line comes when it is true, past any run.
-  #claim(hook, route, answer) {
+  #claim(hook, route, line) {
     hook?.userTurnTranscriptRecorder?.markBlocked?.();
-    void answer?.then((text) => text && this.#bridge.say(route, text));
+    void Promise.resolve(line).then((text) => text && this.#bridge.say(route, text));
     return CLAIM;
   }
 
@@ -136,10 +184,11 @@ export class Chat {
   }
 
   // The message of a person that a run of this session answers; none when it is nobody's. On a page the run has its
-  // id; elsewhere the oldest one is meant.
-  takeFor(run, session) {
+  // id; elsewhere its words are in the prompt, or the oldest one is meant.
+  takeFor(run, session, prompt = "") {
     const waiting = this.memory.waiting.get(session) ?? [];
-    const mine = waiting.find((one) => one.id === run) ?? waiting.find((one) => !one.named);
+    const unnamed = waiting.filter((one) => !one.named);
+    const mine = waiting.find((one) => one.id === run) ?? unnamed.find((one) => one.text && prompt.includes(one.text)) ?? unnamed[0];
     if (mine) this.#keep(session, (one) => one !== mine);
     return mine;
   }
@@ -264,6 +313,17 @@ export class Chat {
   operatorAsked({ session: key, text, method, at }) {
     const session = this.#bridge.canonical(key);
     if (method !== "chat.send" || stopWord(text)) remember(this.memory.heard, session, { text: text ?? method, sender: "operator", at });
+    if (method === "chat.send" && ANEW.test(text)) remember(this.#anew, session, new Pending(ANEW_MS));
+  }
+
+  // Between a `/new` on a page and the fresh conversation the host loses what comes in: it waits outside.
+  operatorWaits({ session: key, method, text }) {
+    const waits = method === "chat.send" && !stopWord(text) && this.#anew.get(this.#bridge.canonical(key));
+    return waits?.open ? waits.over : undefined;
+  }
+
+  get patient() {
+    return [...this.#anew.values()].some((one) => one.open);
   }
 
   // The host aborted a run because somebody said so.
@@ -279,6 +339,7 @@ export class Chat {
   reset(session, how) {
     const [typed, ...rest] = this.#typed(session);
     remember(this.memory.resets, session, rest);
+    setTimeout(() => this.#anew.get(session)?.close(), ANEW_SETTLE_MS).unref();
     if (session && !typed) this.#beginAnew(session, `/${how ?? "reset"}`, "operator");
   }
 
@@ -292,8 +353,8 @@ export class Chat {
     this.#bridge.carryOut(stop).catch(() => undefined); // its tombstone is written
   }
 
-  async #asked(method, params) {
-    const { lines } = await this.#bridge.engine.ask(method, params, ASKED_MS).catch((error) => ({ lines: [error.message] }));
+  async #asked(method, params, ms = ASKED_MS) {
+    const { lines } = await this.#bridge.engine.ask(method, params, ms).catch((error) => ({ lines: [error.message] }));
     return lines.join("\n");
   }
 
@@ -314,14 +375,24 @@ function isPerson(ctx) {
   return (ctx.InboundEventKind ?? "user_request") === "user_request" && ctx.InternalTurnSource === undefined && outside;
 }
 
-// Whether the host lets this person command the agent. In a direct chat whoever got this far may: some channels work
-// it out only for commands.
-const mayCommand = (ctx) => ctx.CommandAuthorized === true || (ctx.ChatType === "direct" && ctx.InboundAccessAuthorized === true);
-
 // What the bot is called here. One mention in a text that mentions the bot is the bot's.
 function namesOf(ctx, text) {
   const mentions = text.match(/@\S+/g) ?? [];
   return [ctx.BotUsername, ctx.WasMentioned === true && mentions.length === 1 ? mentions[0] : undefined];
+}
+
+// Something that will be over, at the latest after `ms`.
+class Pending {
+  open = true;
+  constructor(ms) {
+    this.over = new Promise((resolve) => (this.resolve = resolve));
+    setTimeout(() => this.close(), ms).unref();
+  }
+
+  close() {
+    this.open = false;
+    this.resolve();
+  }
 }
 
 // The same message is the same stop, also when it is told again.

@@ -18,9 +18,10 @@ function parsed(data) {
   }
 }
 
-// Calls `asked({session, text, method})` when a stop may be coming and `stopped(...)` when the host said yes to it.
-// False where the library cannot be found: then a stop is seen only while a run is alive.
-export function watchFrames(asked, stopped) {
+// Calls `asked({session, text, method})` when a stop may be coming and `stopped(...)` when the host said yes to it. What
+// `waits(...)` gives is waited for before the host gets the frame; `patient()` when any might have to. False where the
+// library cannot be found: then a stop is seen only while a run is alive.
+export function watchFrames({ asked, stopped, waits, patient }) {
   let WebSocket;
   try {
     const load = createRequire(fs.realpathSync(process.argv[1]));
@@ -29,7 +30,7 @@ export function watchFrames(asked, stopped) {
     return false;
   }
   const watched = WebSocket.prototype[SEEN];
-  WebSocket.prototype[SEEN] = { asked, stopped };
+  WebSocket.prototype[SEEN] = { asked, stopped, waits, patient };
   if (watched) return true; // an older instance of this plugin did the rest
 
   const waiting = new WeakMap(); // socket -> request id -> what was asked
@@ -37,15 +38,18 @@ export function watchFrames(asked, stopped) {
   const { emit, send } = WebSocket.prototype;
 
   function incoming(socket, data) {
-    if (!(data?.length < LONGEST) || !METHODS.some((method) => data.includes(`"${method}"`))) return;
+    if (!(data?.length < LONGEST || socket[SEEN].patient?.()) || !METHODS.some((method) => data.includes(`"${method}"`))) return undefined;
     const { type, id, method, params } = parsed(data) ?? {};
     const session = params?.sessionKey ?? params?.key;
-    if (type !== "req" || !METHODS.includes(method) || typeof session !== "string") return;
+    if (type !== "req" || !METHODS.includes(method) || typeof session !== "string") return undefined;
     const told = { session, method, text: method === "chat.send" ? params.message : undefined, at: Date.now() };
     if (!waiting.has(socket)) waiting.set(socket, new Map());
     const pending = waiting.get(socket).set(id, told);
     if (pending.size > MOST) pending.delete(pending.keys().next().value);
-    if (welcome.has(socket)) socket[SEEN].asked(told);
+    if (!welcome.has(socket)) return undefined;
+    const wait = socket[SEEN].waits?.(told); // an older instance knows none
+    if (!wait) socket[SEEN].asked(told);
+    return wait;
   }
 
   function outgoing(socket, data) {
@@ -61,8 +65,10 @@ export function watchFrames(asked, stopped) {
   }
 
   WebSocket.prototype.emit = function (name, data, ...rest) {
-    if (name === "message" && this._isServer) quietly(() => incoming(this, data));
-    return emit.call(this, name, data, ...rest);
+    const wait = name === "message" && this._isServer && quietly(() => incoming(this, data));
+    if (!wait) return emit.call(this, name, data, ...rest);
+    void wait.then(() => this.emit(name, data, ...rest));
+    return true;
   };
   WebSocket.prototype.send = function (data, ...rest) {
     if (this._isServer) quietly(() => outgoing(this, data));
@@ -73,8 +79,8 @@ export function watchFrames(asked, stopped) {
 
 function quietly(work) {
   try {
-    work();
+    return work();
   } catch {
-    // the gateway's own traffic never suffers
+    return undefined; // the gateway's own traffic never suffers
   }
 }

@@ -10,7 +10,7 @@ const gateway = import("openclaw/plugin-sdk/gateway-runtime").catch(missing);
 const diagnostic = import("openclaw/plugin-sdk/diagnostic-runtime").catch(missing);
 const SCOPES = ["admin", "read", "write"].map((scope) => `operator.${scope}`);
 const RPC_MS = 3000; // with connecting it takes 15-50
-const STEER_MS = 5000; // the host reads the mode within a second of the hook
+const QUEUE_MS = 10000; // the host reads the mode within a second of the hook, on a busy machine later
 const SETTLE_MS = 1000; // a drained run settles in 60-220
 
 let harness;
@@ -68,18 +68,33 @@ export async function say(api, { session, channel, to, account, thread }, text) 
 // How a session takes messages that come while a run is at work, where its person has chosen (`/queue`).
 export function queueMode(api, session) {
   try {
-    return api.runtime.agent.session.getSessionEntry({ agentId: agentOf(session), sessionKey: session })?.queueMode;
+    const mode = api.runtime.agent.session.getSessionEntry({ agentId: agentOf(session), sessionKey: session })?.queueMode;
+    return mode === onces.get(session)?.mode ? undefined : mode;
   } catch {
     return undefined; // this release keeps none, or the session is new
   }
 }
 
-// Have the run at work read the message that comes next; afterwards the session is as it was.
-export async function steer(api, session) {
-  const choose = (mode) => api.runtime.agent.session.patchSessionEntry({ agentId: agentOf(session), sessionKey: session, update: () => ({ queueMode: mode }) });
-  if (queueMode(api, session) || !replyOf(session)) return;
-  await choose("steer");
-  setTimeout(() => choose(undefined).catch(() => undefined), STEER_MS).unref();
+const onces = new Map(); // session -> {mode, timer}: chosen by us, for a moment
+
+// Have the message at hand treated so ("interrupt", "steer", "followup"); afterwards the session is as it was. False
+// where the host cannot, or the person has chosen otherwise.
+export async function queueOnce(api, session, mode) {
+  const choose = (one) => api.runtime.agent.session.patchSessionEntry({ agentId: agentOf(session), sessionKey: session, update: () => ({ queueMode: one }) });
+  const chosen = queueMode(api, session);
+  if (chosen) return chosen === mode;
+  try {
+    if (!api.runtime.agent.session.getSessionEntry({ agentId: agentOf(session), sessionKey: session })) return false; // it is new
+    clearTimeout(onces.get(session)?.timer);
+    onces.set(session, { mode });
+    await choose(mode);
+  } catch {
+    onces.delete(session);
+    return false;
+  }
+  const back = () => choose(undefined).then(() => onces.delete(session), () => undefined);
+  onces.set(session, { mode, timer: setTimeout(back, QUEUE_MS).unref() });
+  return true;
 }
 
 // How the host tells that somebody with the right to do so said stop on a channel, idle or busy. Gives a function

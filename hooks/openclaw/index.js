@@ -10,7 +10,14 @@ import { restoreShell } from "./shell.js";
 const VERSION = "0.1.0";
 const KEY = Symbol.for("clawstop.bridge");
 const STOPPED = new Set(["stop", "rpc"]); // why the host says a run was aborted, when a person wanted it
+const FIRST = { priority: 1000 }; // before other plugins: what they claim never comes to us
+const LAST = { priority: -1000 }; // behind them: what they take long for, or change, is judged as it is then
 const FROZEN_MS = 86400000; // how long a tool of a frozen session may wait; the host would refuse it after 15 s
+const COMMANDS = {
+  halt: "Stop what runs here; with a name, that agent · 停止任务",
+  stops: "The last stops · 最近的停止记录",
+  restore: "Bring back what a stop made the agent forget · 恢复被停止的任务",
+};
 const bridge = () => globalThis[KEY].bridge;
 
 function adopt(options) {
@@ -37,6 +44,18 @@ function ownerOf(config) {
   const ids = agentIds(config);
   return config?.agents?.defaults?.systemAgent?.agentId ?? (ids.length === 0 || ids.includes("main") ? "main" : ids[0]);
 }
+
+// Who gives a command from a channel's menu, and where.
+const orderer = ({ sessionKey, senderId, channel, to, from, accountId, messageThreadId, isAuthorizedSender }) => ({
+  session: sessionKey,
+  sender: String(senderId ?? ""),
+  channel,
+  to,
+  account: accountId,
+  thread: messageThreadId,
+  group: !String(from ?? "").endsWith(`:${senderId}`),
+  authorised: isAuthorizedSender,
+});
 
 export default {
   id: "clawstop",
@@ -76,20 +95,24 @@ export default {
         route: { channel: ctx.channelId, to: event.metadata?.to ?? ctx.conversationId, account: ctx.accountId, thread: event.metadata?.threadId },
       }),
     );
-    on("reply_dispatch", "turn", sessionOf, (event, ctx) => bridge().chat.dispatched(event, ctx));
+    on("reply_dispatch", "turn", sessionOf, (event, ctx) => bridge().chat.dispatched(event, ctx), FIRST);
+    for (const [name, description] of Object.entries(COMMANDS)) {
+      const handler = async (ctx) => ({ text: (await bridge().chat.menu([`/${name}`, ctx.args].filter(Boolean).join(" "), orderer(ctx))) || "…" });
+      api.registerCommand?.({ name, description, acceptsArgs: true, handler });
+    }
     api.on("before_reset", (event, ctx) => bridge().chat.reset(ctx?.sessionKey, event?.reason));
 
     // A run that may not be is answered with silence, before it reaches the model. The host fails open here.
     on("before_agent_reply", "turn", sessionOf, async (event, ctx) => {
       try {
         void bridge().start();
-        const refusal = await bridge().admit(ctx.runId, ctx.sessionKey, ctx);
+        const refusal = await bridge().admit(ctx.runId, ctx.sessionKey, { sessionId: ctx.sessionId, trigger: ctx.trigger, jobId: ctx.jobId, prompt: event.cleanedBody });
         if (refusal) bridge().runEnded(ctx.runId); // the host says nothing more of it
         return refusal ? { handled: true } : undefined;
       } catch {
         return { handled: true };
       }
-    });
+    }, FIRST);
 
     api.runtime?.events?.onAgentEvent?.((event) => {
       if (event.stream !== "lifecycle") return;
@@ -108,7 +131,7 @@ export default {
       void bridge().start();
       const refusal = await bridge().gate({ id: callOf(event, ctx), run: event.runId ?? ctx.runId, session: ctx.sessionKey, tool: event.toolName, params: event.params, signal: ctx.abortSignal });
       return refusal ? { block: true, blockReason: refusal } : undefined;
-    }, { timeoutMs: FROZEN_MS });
+    }, { ...LAST, timeoutMs: FROZEN_MS });
     on("after_tool_call", "tool", callOf, (event, ctx) => {
       bridge().toolEnded({ id: callOf(event, ctx), run: event.runId ?? ctx.runId, session: ctx.sessionKey, tool: event.toolName, params: event.params, result: event.result, error: event.error });
       queueMicrotask(() => bridge().spent.close("tool", callOf(event, ctx)));
@@ -123,12 +146,17 @@ export default {
     api.on("reply_payload_sending", async (event, ctx = {}) => {
       const run = event.runId ?? ctx.runId;
       const session = sessionOf(event, ctx);
-      const emit = () => bridge().emit({ run, session, kind: event.kind ?? "final", text: event.payload?.text });
+      const emit = () => bridge().fence.emit({ run, session, kind: event.kind ?? "final", text: event.payload?.text });
       const reason = await bridge().spent.time("turn", session, emit);
       if (reason) return { cancel: true, reason };
       const line = run ? undefined : await bridge().chat.instead(session);
+      if (line) bridge().fence.ours(line);
       return line ? { payload: { ...event.payload, text: line } } : undefined;
-    });
+    }, LAST);
+    api.on("message_sending", (event, ctx = {}) => {
+      const reason = bridge().fence.holds(ctx.sessionKey ?? event.sessionKey, event.content);
+      return reason ? { cancel: true, cancelReason: reason } : undefined;
+    }, LAST);
 
     api.on("subagent_spawned", (event, ctx) => bridge().childSpawned({ child: event.childSessionKey ?? ctx?.childSessionKey, parent: ctx?.requesterSessionKey }));
   },

@@ -62,12 +62,13 @@ export class Takeover {
   async #take(message) {
     const { session } = message;
     const { chat, engine, settings } = this.#bridge;
-    if (!(await until(() => !chat.resetting(session), BEGUN_MS))) return "queued";
-    const begun = await until(() => !chat.begins(session, message.id) && this.#rivals(session).every(([, run]) => run.live), BEGUN_MS);
+    const begun = await until(() => !chat.before(session, message.id).length && this.#rivals(session).every(([, run]) => run.live), BEGUN_MS);
     const rivals = this.#rivals(session);
-    if (!rivals.length) return undefined;
-    if (message.group && !rivals.every(([, run]) => run.sender === message.sender)) return undefined; // somebody else's task
-    if (!begun || !engine.connected) return "queued";
+    if (begun && !rivals.length) return undefined;
+    const theirs = [...rivals.map(([, run]) => run.sender), ...chat.before(session, message.id).map((one) => one.sender)];
+    if (message.group && (!message.authorised || theirs.some((sender) => sender !== message.sender))) return this.#wait(message); // somebody else's
+    if (!engine.connected) return "queued";
+    if (!begun) return this.#takeUnseen(message);
     const reply = this.#bridge.replyOf(session);
     this.#held.add(session);
     try {
@@ -78,6 +79,22 @@ export class Takeover {
     } finally {
       this.#held.delete(session);
     }
+  }
+
+  // What is not a run yet cannot be ended by us without losing the new message too, the host can: it compacts the
+  // conversation, or somebody's plugin takes long.
+  async #takeUnseen(message) {
+    if (!(await this.#bridge.queueOnce(message.session, "interrupt"))) return "queued";
+    this.#bridge.chat.forgetBefore(message.session, message.id);
+    void this.#bridge.supersede(message);
+    return "over";
+  }
+
+  // For its own turn. The host would put it into the run at work, and let nobody else through until that reads it.
+  async #wait({ session, id }) {
+    this.#bridge.chat.queued(session, id);
+    await this.#bridge.queueOnce(session, "followup");
+    return undefined;
   }
 
   // Runs at work that no stop has ended.

@@ -540,21 +540,45 @@ class Engine:
 
     async def on_stops(self, peer: Peer, params: Params) -> Params:
         """The last stops, for a person in chat."""
-        newest = islice(receipts.latest(self.paths.receipts), STOPS_SHOWN)
-        return {"lines": [answers.summary(receipt) for receipt in newest] or [say("no_stops")]}
+        only, lang = text(params, "only"), text(params, "lang") or None
+        every = receipts.latest(self.paths.receipts)
+        shown = (one for one in every if not only or only in one["sessions"])
+        told = [answers.summary(receipt, lang) for receipt in islice(shown, STOPS_SHOWN)]
+        return {"lines": told or [say("no_stops", lang)]}
 
     async def on_stop(self, peer: Peer, params: Params) -> Params:
         """A person stopped a session in chat; without `latch` they began it anew, or a new message
         takes over from what it does (`taken`)."""
-        chosen = targets.session if params.get("latch", True) is True else targets.restarted
-        target = chosen(session_of(params), self.store)
+        target, rule = self._meant(params), _wanted(params)
         trigger, who = text(params, "trigger"), text(params, "sender")
-        request = self.request(text(params, "id"), target, trigger, who, memory=_wanted(params))
+        request = self.request(text(params, "id"), target, trigger, who, memory=rule)
         receipt = await self.stops.stop(request)
         lang = text(params, "lang") or None
         taken = isinstance(params.get("taken"), dict)
         told = answers.taken(receipt, lang) if taken else answers.chat(receipt, lang)
         return {"id": receipt["id"], "converged": receipt["converged"], "lines": told}
+
+    def _meant(self, params: Params) -> targets.Target:
+        """What a stop in chat is about: an agent by its name, or the session it was said in."""
+        if name := text(params, "name"):
+            return targets.resolve(self._called(name)[0], self.store, self.agents())
+        chosen = targets.session if params.get("latch", True) is True else targets.restarted
+        return chosen(session_of(params), self.store)
+
+    async def on_named(self, peer: Peer, params: Params) -> Params:
+        """Who is called so in chat: the scope, or a line that says why not."""
+        name, lang = text(params, "name"), text(params, "lang") or None
+        called = self._called(name)
+        if len(called) == 1:
+            wide = called[0] if called[0] in targets.WIDE else scopes.agent_scope(called[0])
+            return {"target": wide}
+        if called:
+            line = say("which_one", lang, name=name, agents=", ".join(called))
+            return {"several": True, "lines": [line]}
+        return {"lines": [say("nobody", lang, name=name, agents=", ".join(self.agents()))]}
+
+    def _called(self, name: str) -> list[str]:
+        return targets.called(name, self.agents())
 
     async def on_restore(self, peer: Peer, params: Params) -> Params:
         """A person wants back what a stop of their session took out of its memory."""
@@ -619,6 +643,8 @@ def _wanted(params: Params) -> Wanted:
     says that it shall be kept."""
     if isinstance(params.get("taken"), dict):
         return Wanted(rule="takeover")
+    if name := params.get("name"):
+        return Wanted(rule="kill", named=name not in targets.WIDE)
     keep = params.get("latch", True) is not True or params.get("keep") is True
     rule = "kill" if params.get("rule") == "kill" else "stop"  # of a command that had no engine
     return Wanted(rule="" if keep else rule)

@@ -37,6 +37,7 @@ class Settings:
     escalate: str
     max_run_minutes: int
     takeover: str
+    fence: str
     language: str
     rollback: Mapping[str, bool]
     backups_keep: int

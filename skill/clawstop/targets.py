@@ -10,6 +10,7 @@ from .errors import Ambiguous, UsageError
 from .store import Store
 
 SHORTEST = 2  # a single letter names nobody
+WIDE = ("all", "everything")
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,17 @@ def named(name: str, agents: Collection[str]) -> list[str]:
         return []
     ends = sorted(agent for agent in agents if agent.casefold().endswith(part))
     return ends or sorted(agent for agent in agents if part in agent.casefold())
+
+
+def called(name: str, agents: Collection[str]) -> list[str]:
+    """Who is meant in chat, where a name stands in a sentence: an id, or what stands behind the last
+    mark in one. Part of a word names nobody: "kill it" is not about `audit`."""
+    part = name.casefold()
+    if part in WIDE:
+        return [part]
+    exact = [agent for agent in agents if agent.casefold() == part]
+    ends = (f"_{part}", f"-{part}", f".{part}")
+    return exact or sorted(agent for agent in agents if agent.casefold().endswith(ends))
 
 
 def session(key: str, store: Store) -> Target:

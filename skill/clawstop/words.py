@@ -58,6 +58,11 @@ TEXTS: dict[str, tuple[str, str]] = {
         "未停止:{agents}(发送 kill everything 可全部停止)",
     ),
     "chat_receipt": ("receipt {id}", "回执 {id}"),
+    "which_one": ("{name} could be {agents}; which one?", "{name} 可能是 {agents};是哪一个?"),
+    "nobody": (
+        "nobody is called {name}; agents: {agents}",
+        "没有名为 {name} 的智能体;现有:{agents}",
+    ),
     "unread": (
         "the gateway restarted before anybody read your message; please send it again: {text}",
         "网关在读取你的消息之前重启了,请重新发送:{text}",

@@ -1,0 +1,70 @@
+// What may still be shown: nothing of a dead run, nothing in a stopped session but our own line. The hooks that say so
+// make the host turn live previews off; with `fence: previews` they stay on, and what was on its way when a stop came
+// is still shown for a moment.
+const RUNNER = Symbol.for("openclaw.plugins.hook-runner-global-state");
+const KEPT = Symbol.for("clawstop.previews");
+const SENDING = new Set(["reply_payload_sending", "message_sending"]);
+const CHECK = "dispatchTelegramMessage"; // the host's function that asks whether it may show previews
+const EMIT_MS = 500; // far below the host's 15 s
+const TEXT = 2000; // characters that the engine is told
+const LINES = 100; // of ours that are remembered
+
+export class Fence {
+  #bridge;
+  #lines = new Set(); // said in the host's place: they come by here once more
+
+  constructor(bridge) {
+    this.#bridge = bridge;
+  }
+
+  ours(line) {
+    this.#lines.add(line);
+    if (this.#lines.size > LINES) this.#lines.delete(this.#lines.values().next().value);
+  }
+
+  // What may be said: from the mirror, since the host lets everything through when we are late; then the plugins'
+  // word, where there is one that wants to be asked. A reason, or undefined.
+  async emit({ run, session, kind, text = "" }) {
+    const { engine, mirror, runs, ended, askEmit } = this.#bridge;
+    const known = runs.get(run) ?? ended.get(run);
+    if (this.#bridge.dead(run) || (known?.ending && mirror.latched(known.session))) return this.#hold("the run was stopped", { run, session: known.session, kind, text });
+    if (!askEmit || !session) return undefined;
+    try {
+      return (await engine.ask("emit", { run, session, kind }, EMIT_MS)).refusal ?? undefined;
+    } catch {
+      return mirror.latched(session) ? "the session is stopped" : undefined;
+    }
+  }
+
+  #hold(why, { run = "", session, kind, text = "" }) {
+    this.#bridge.engine.tell("held", { run, session, kind, text: text.slice(0, TEXT).toWellFormed() });
+    return why;
+  }
+
+  // Of a message that is about to go out on a channel; the host tells no run with it. A reason, or undefined.
+  holds(session, text) {
+    if (!session || !this.#bridge.mirror.latched(session) || this.#lines.delete(text)) return undefined;
+    return this.#hold("the session is stopped", { session, kind: "message", text });
+  }
+
+  // Answers the host's question about previews as if we had no such hooks. Somebody else's hooks still count. False
+  // where the host cannot be answered so: then there are none.
+  keepPreviews() {
+    const runner = globalThis[RUNNER]?.hookRunner;
+    const { hasHooks, getHookCount } = runner ?? {};
+    if (typeof hasHooks !== "function" || typeof getHookCount !== "function" || Object.isFrozen(runner)) return false;
+    const wanted = () => this.#bridge.settings?.fence === "previews";
+    if (runner[KEPT]) {
+      runner[KEPT].wanted = wanted; // a newer instance of this plugin decides
+      return true;
+    }
+    const kept = { wanted };
+    Object.defineProperty(runner, KEPT, { value: kept });
+    runner.hasHooks = (name, ...rest) => {
+      const has = hasHooks.call(runner, name, ...rest);
+      if (!has || !SENDING.has(name) || !kept.wanted() || getHookCount.call(runner, name) > 1) return has;
+      return !new Error().stack?.split("\n")[2]?.includes(CHECK);
+    };
+    return true;
+  }
+}
