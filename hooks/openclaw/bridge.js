@@ -198,6 +198,10 @@ export class Bridge {
     return host.queueMode(this.api, session);
   }
 
+  isNew(session) {
+    return host.entryOf(this.api, session) === null;
+  }
+
   queueOnce(session, mode) {
     return host.queueOnce(this.api, session, mode);
   }

@@ -163,10 +163,16 @@ export class Chat {
   }
 
   // Nothing of it becomes part of the conversation; the line comes when it is true, past any run.
-  #claim(hook, route, line) {
+  async #claim(hook, route, line) {
     hook?.userTurnTranscriptRecorder?.markBlocked?.();
-    void Promise.resolve(line).then((text) => text && this.#bridge.say(route, text));
-    return CLAIM;
+    if (!this.#bridge.isNew(route.session)) {
+      void Promise.resolve(line).then((text) => text && this.#bridge.say(route, text));
+      return CLAIM;
+    }
+    // There is no conversation yet into which a line could be put: it is the answer to the message.
+    const text = await line;
+    if (text) hook?.dispatcher?.sendFinalReply?.({ text });
+    return { ...CLAIM, queuedFinal: Boolean(text), counts: { ...CLAIM.counts, final: text ? 1 : 0 } };
   }
 
   async #message({ session, id, sender, text, named, route }, authorised) {

@@ -67,11 +67,16 @@ export async function say(api, { session, channel, to, account, thread }, text) 
 
 // How a session takes messages that come while a run is at work, where its person has chosen (`/queue`).
 export function queueMode(api, session) {
+  const mode = entryOf(api, session)?.queueMode;
+  return mode === onces.get(session)?.mode ? undefined : mode;
+}
+
+// What the host keeps about a session: null when it is new, undefined when it cannot be asked.
+export function entryOf(api, session) {
   try {
-    const mode = api.runtime.agent.session.getSessionEntry({ agentId: agentOf(session), sessionKey: session })?.queueMode;
-    return mode === onces.get(session)?.mode ? undefined : mode;
+    return api.runtime.agent.session.getSessionEntry({ agentId: agentOf(session), sessionKey: session }) ?? null;
   } catch {
-    return undefined; // this release keeps none, or the session is new
+    return undefined;
   }
 }
 
@@ -84,7 +89,7 @@ export async function queueOnce(api, session, mode) {
   const chosen = queueMode(api, session);
   if (chosen) return chosen === mode;
   try {
-    if (!api.runtime.agent.session.getSessionEntry({ agentId: agentOf(session), sessionKey: session })) return false; // it is new
+    if (!entryOf(api, session)) return false;
     clearTimeout(onces.get(session)?.timer);
     onces.set(session, { mode });
     await choose(mode);

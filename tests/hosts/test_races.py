@@ -103,7 +103,8 @@ def test_a_message_right_after_a_stop_is_answered_once(running: Running, turn: i
         said = time.time()
         _, ack = at_once(lambda: client.send("/stop"), lambda: other.send(f"[[hello{turn}]] hello"))
         receipt = receipt_since(gateway, session, said)
-        assert receipt["converged"] and receipt["trigger"] == "/stop"
+        assert receipt["converged"], receipt["left"]
+        assert receipt["trigger"] == "/stop"
         assert not alive(gateway, command)
         if ack.get("status") != "timeout":  # else the host took it in first: it was stopped too
             until(lambda: gateway.model.requests_since(said, f"hello{turn}"), GONE, "an answer")

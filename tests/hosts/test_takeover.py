@@ -1,4 +1,4 @@
-"""A new message takes over from the run at work, in every phase of it, on a page and on a channel."""
+"""A new message takes over from the run at work, in each of its phases, on a page and a channel."""
 
 from __future__ import annotations
 
