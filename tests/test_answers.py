@@ -35,7 +35,7 @@ def test_what_others_can_see_already_is_told() -> None:
     assert told == [
         "stopped dev1: runs ended 1, processes killed 1, 20 ms, receipt abc",
         'already done: message {"to":"0"}; message {"to":"1"}; message {"to":"2"} and 2 more',
-        'cut off, outcome unknown: exec {"command":"git push --force"}',
+        "cut off, outcome unknown: git push --force",
     ]
 
 
@@ -43,7 +43,7 @@ def test_in_chinese_too() -> None:
     told = answers.lines(receipt(spared=["main"]), "zh")
     assert told[0].startswith("已停止 dev1:结束运行 1 个")
     assert told[1].startswith("停止前已完成:message")
-    assert told[2].startswith("被中断,结果未知:exec")
+    assert told[2].startswith("被中断,结果未知:git push")
     assert told[3].startswith("未停止:main")
 
 

@@ -532,14 +532,14 @@ def test_in_chat_only_the_own_session_is_restored(tmp_path: Path) -> None:
                 return "\n".join(answer["lines"])
 
             assert "no stop of this chat" in await said("agent:b:main", receipt=receipt["id"])
-            assert "remembers again" in await said(SESSION)
+            assert "remembers the task again" in await said(SESSION)
             assert "back already" in await said(SESSION)
             assert stage.host.transcript(SESSION)[: len(during[SESSION])] == during[SESSION]
             assert stage.host.transcript(OTHER) == []
             await stage.host.send(OTHER, "short")
             await stage.over(OTHER, 2)
             assert "/restore --force" in await said(OTHER)
-            assert "remembers again" in await said(OTHER, force=True)
+            assert "remembers the task again" in await said(OTHER, force=True)
             assert texts(stage, OTHER)[-2:] != ["short", "short done"]
 
     asyncio.run(scenario())

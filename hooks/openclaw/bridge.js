@@ -187,10 +187,11 @@ export class Bridge {
     if (this.mirror.latched(session)) this.log.error(`clawstop: ${session} stays stopped: ${error.message}; ${SETUP}`);
   }
 
-  // A new message takes the place of what runs in its session; the message itself waits meanwhile.
-  supersede({ session, id, sender, text, lang }) {
-    const taken = { message: id, text };
-    return this.carryOut({ id: crypto.randomUUID(), session, trigger: "new message", sender, lang, latch: false, taken }).catch(() => undefined);
+  // A new message takes the place of what runs in its session. The person is told only what they have to know.
+  async supersede({ session, sender, lang, route }) {
+    const stop = { id: crypto.randomUUID(), session, trigger: "new message", sender, lang, latch: false, taken: true };
+    const { lines } = await this.carryOut(stop).catch(() => ({ lines: [] })); // its tombstone is written
+    if (lines.length) this.say(route, lines.join("\n"));
   }
 
   // How the person wants messages treated that come while a run is at work, if they have said so for this session.
@@ -245,7 +246,7 @@ export class Bridge {
         const answer = await this.engine.ask("stop", stop, STOP_MS);
         this.pending.delete(stop.id);
         if (![...this.pending.values()].some((other) => other.session === stop.session)) this.mirror.brakes.delete(stop.session);
-        this.log.info(`clawstop: ${stop.session}: ${answer.lines.join("; ")}`);
+        this.log.info(`clawstop: ${stop.session}: ${answer.lines.join("; ") || stop.trigger}`);
         return answer;
       } catch (error) {
         this.#tombstone(stop, error);

@@ -102,8 +102,9 @@ export class Chat {
     const about = { session, sender, lang: this.#languageOf(session, text) };
     const id = idOf(session, said.id);
     if (order?.kind === "stop") return { line: this.stopped(session, { trigger: text, sender, keep: order.keep, message: said.id }) };
-    if (order?.kind === "stops") return { line: this.#asked("stops", { ...about, only: mayCommandOthers(this.#bridge.hostConfig, { ...route, sender }) ? "" : session }) };
-    if (order?.kind === "restore") return { line: this.#asked("restore", { ...about, receipt: order.receipt, force: order.force }) };
+    const others = () => mayCommandOthers(this.#bridge.hostConfig, { ...route, sender });
+    if (order?.kind === "stops") return { line: this.#asked("stops", { ...about, only: others() ? "" : session }) };
+    if (order?.kind === "restore") return { line: this.#asked("restore", { ...about, receipt: order.receipt, force: order.force, any: others() }) };
     if (order?.kind === "suspects") return { line: this.#asked("suspects", { ...about, id }) };
     if (order?.kind === "kill") return this.#kill(order, { ...about, id, trigger: text.slice(0, 200).toWellFormed() }, route);
     return undefined;
@@ -138,7 +139,8 @@ export class Chat {
     const chosen = bridge.queueMode(message.session);
     if (chosen && chosen !== "interrupt") return;
     if (way === "steer") return void (await bridge.queueOnce(message.session, "steer"));
-    const went = await bridge.takeover.before({ ...message, authorised, lang: this.#languageOf(message.session) });
+    const previews = bridge.settings?.fence === "previews" && route.channel !== "webchat";
+    const went = await bridge.takeover.before({ ...message, route, authorised, previews, lang: this.#languageOf(message.session) });
     if (went !== "queued") return;
     this.queued(message.session, message.id);
     bridge.say(route, QUEUED[this.#languageOf(message.session)]);

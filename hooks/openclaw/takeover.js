@@ -68,7 +68,7 @@ export class Takeover {
     const theirs = [...rivals.map(([, run]) => run.sender), ...chat.before(session, message.id).map((one) => one.sender)];
     if (message.group && (!message.authorised || theirs.some((sender) => sender !== message.sender))) return this.#wait(message); // somebody else's
     if (!engine.connected) return "queued";
-    if (!begun) return this.#takeUnseen(message);
+    if (!begun || (message.previews && !settings?.rollback?.takeover)) return this.#leaveToHost(message);
     const reply = this.#bridge.replyOf(session);
     this.#held.add(session);
     try {
@@ -82,8 +82,8 @@ export class Takeover {
   }
 
   // What is not a run yet cannot be ended by us without losing the new message too, the host can: it compacts the
-  // conversation, or somebody's plugin takes long.
-  async #takeUnseen(message) {
+  // conversation, or somebody's plugin takes long. And only the host takes a live preview away.
+  async #leaveToHost(message) {
     if (!(await this.#bridge.queueOnce(message.session, "interrupt"))) return "queued";
     this.#bridge.chat.forgetBefore(message.session, message.id);
     void this.#bridge.supersede(message);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -24,19 +25,25 @@ def killed(receipt: Receipt) -> int:
     return sum(process["result"] == "dead" for process in receipt["processes"])
 
 
+def short(receipt: Receipt) -> str:
+    """As much of its id as finds it again."""
+    return str(receipt["id"][: receipts.SHORT_ID])
+
+
 def idle(receipt: Receipt) -> bool:
     """Nothing was there to stop."""
     forgotten = any("did" in row for row in receipt.get("memory") or ())
     return not (receipt["runs"] or receipt["processes"] or receipt["left"] or forgotten)
 
 
-def summary(receipt: Receipt, lang: str | None = None) -> str:
+def summary(receipt: Receipt, lang: str | None = None, *, chat: bool = False) -> str:
     """One line of a list of stops."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(receipt["at"]))
     good = "restored" if receipt.get("trigger") == "restore" else "converged"
     word = say(good if receipt["converged"] else "incomplete", lang)
     told = {"when": when, "word": word, "killed": killed(receipt)}
-    return say("receipt", lang, id=receipt["id"], target=receipt["target"], **told)
+    id = short(receipt) if chat else receipt["id"]
+    return say("chat_line" if chat else "receipt", lang, id=id, target=receipt["target"], **told)
 
 
 def lines(receipt: Receipt, lang: str | None = None) -> list[str]:
@@ -70,7 +77,8 @@ def chat(receipt: Receipt, lang: str | None = None) -> list[str]:
     else:
         told.append(say("chat_stopped", lang, name=_name(receipt), **_counts(receipt, lang)))
     told += _sentences(_facts(receipt, lang), lang)
-    told.append(say("chat_receipt", lang, id=receipt["id"][: receipts.SHORT_ID]))
+    if short(receipt) not in " ".join(told):
+        told.append(say("chat_receipt", lang, id=short(receipt)))
     return [_joined(told, lang)]
 
 
@@ -91,7 +99,7 @@ def tongue(text: str) -> str:
 
 
 def _left(receipt: Receipt, lang: str | None) -> str:
-    """What is not done: runs and processes in the person's language, all else as it was reported."""
+    """What is not done: runs and processes in the person's language, the rest as it was told."""
     alive = [row for row in receipt["processes"] if row["result"] != "dead"]
     told = []
     if receipt.get("alive"):
@@ -166,7 +174,9 @@ def _memory(receipt: Receipt, lang: str | None) -> list[Fact]:
     if removed:
         text = "; ".join(row["text"][:SHORT] for row in removed[:MOST])
         count = sum(row["entries"] for row in removed)
-        facts.append(("forgotten", {"count": count, "text": text, "id": receipt["id"]}))
+        undo = "/restore" if scopes.is_session(receipt["target"]) else f"/restore {short(receipt)}"
+        about = {"count": count, "text": text, "id": receipt["id"], "undo": undo}
+        facts.append(("forgotten", about))
     for row in rows:
         if "why" in row:
             why = say(f"why_{row['why']}", lang)
@@ -184,10 +194,20 @@ def restored(receipt: Receipt, lang: str | None = None, *, chat: bool = False) -
     ]
     for move in receipt["memory"]:
         key = "memory_back" if move["did"] == "restore" else "memory_gone"
-        how = f"/restore {receipt['id']}" if chat else f"clawstop restore {receipt['id']}"
+        how = f"/restore {short(receipt)}" if chat else f"clawstop restore {receipt['id']}"
+        key = f"chat_{key}" if chat else key
         told.append(say(key, lang, session=move["session"], count=move["entries"], how=how))
     told += [f"  - {problem}" for problem in receipt.get("left", ())]
     return told or [say("nothing_to_restore", lang, id=receipt["of"])]
+
+
+def _call(tool: str, given: str) -> str:
+    """A command as it was typed; anything else as it was given."""
+    try:
+        command = json.loads(given)["command"]
+    except (ValueError, KeyError, TypeError):
+        return f"{tool} {given[:SHORT]}".strip()
+    return " ".join(str(command).split())[:SHORT]
 
 
 def _named(
@@ -227,7 +247,7 @@ def tree(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _calls(receipt: Receipt, outcomes: tuple[str, ...], key: str, lang: str | None) -> list[Fact]:
     """The calls that can be seen from outside this machine, of these outcomes."""
     calls = [
-        f"{call['tool']} {call['input'][:SHORT]}".strip()
+        _call(call["tool"], call["input"])
         for call in receipt["tools"]
         if call.get("reach") == "outside" and call["outcome"] in outcomes
     ]

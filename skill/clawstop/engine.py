@@ -543,7 +543,7 @@ class Engine:
         only, lang = text(params, "only"), text(params, "lang") or None
         every = receipts.latest(self.paths.receipts)
         shown = (one for one in every if not only or only in one["sessions"])
-        told = [answers.summary(receipt, lang) for receipt in islice(shown, STOPS_SHOWN)]
+        told = [answers.summary(one, lang, chat=True) for one in islice(shown, STOPS_SHOWN)]
         return {"lines": told or [say("no_stops", lang)]}
 
     async def on_stop(self, peer: Peer, params: Params) -> Params:
@@ -554,7 +554,7 @@ class Engine:
         request = self.request(text(params, "id"), target, trigger, who, memory=rule)
         receipt = await self.stops.stop(request)
         lang = text(params, "lang") or None
-        taken = isinstance(params.get("taken"), dict)
+        taken = params.get("taken") is True
         told = answers.taken(receipt, lang) if taken else answers.chat(receipt, lang)
         return {"id": receipt["id"], "converged": receipt["converged"], "lines": told}
 
@@ -581,12 +581,14 @@ class Engine:
         return targets.called(name, self.agents())
 
     async def on_restore(self, peer: Peer, params: Params) -> Params:
-        """A person wants back what a stop of their session took out of its memory."""
+        """A person wants back what a stop of their session took out of its memory; `any`: or of
+        another one, whose receipt they name."""
         session, lang = session_of(params), text(params, "lang") or None
         who, receipt = text(params, "sender"), text(params, "receipt")
         force = params.get("force") is True
         try:
-            done = await self.restoring.by_receipt(receipt, who, force=force, only=session)
+            only = "" if receipt and params.get("any") is True else session
+            done = await self.restoring.by_receipt(receipt, who, force=force, only=only)
         except GoneOn:
             return {"lines": [say("gone_on_chat", lang)]}
         except UsageError:
@@ -641,7 +643,7 @@ class Engine:
 def _wanted(params: Params) -> Wanted:
     """What a stop that was said in chat does to memory: nothing where the person begins anew, or
     says that it shall be kept."""
-    if isinstance(params.get("taken"), dict):
+    if params.get("taken") is True:
         return Wanted(rule="takeover")
     if name := params.get("name"):
         return Wanted(rule="kill", named=name not in targets.WIDE)

@@ -56,7 +56,7 @@ def named(name: str, agents: Collection[str]) -> list[str]:
 
 
 def called(name: str, agents: Collection[str]) -> list[str]:
-    """Who is meant in chat, where a name stands in a sentence: an id, or what stands behind the last
+    """Who is meant in chat, where a name may stand in any sentence: an id, or what stands behind a
     mark in one. Part of a word names nobody: "kill it" is not about `audit`."""
     part = name.casefold()
     if part in WIDE:

@@ -41,8 +41,8 @@ TEXTS: dict[str, tuple[str, str]] = {
     "one_killed": ("{count} process killed", "杀死 {count} 个进程"),
     "some_killed": ("{count} processes killed", "杀死 {count} 个进程"),
     "chat_forgotten": (
-        "it has forgotten the task; /restore undoes that",
-        "任务已从记忆中移除,发送 /restore 可恢复",
+        "it has forgotten the task; {undo} brings it back",
+        "任务已从记忆中移除,发送 {undo} 可恢复",
     ),
     "chat_kept": ("kept by their lease: {commands}", "按租约保留:{commands}"),
     "chat_suspected": (
@@ -57,11 +57,23 @@ TEXTS: dict[str, tuple[str, str]] = {
         "not stopped: {agents} (`kill everything` stops all)",
         "未停止:{agents}(发送 kill everything 可全部停止)",
     ),
+    "chat_line": (
+        "{when}  {target}: {word}, processes killed: {killed}  ({id})",
+        "{when}  {target}:{word},杀死进程 {killed} 个({id})",
+    ),
+    "chat_memory_back": (
+        "It remembers the task again: {count} entries. Undo: {how}",
+        "任务已恢复到记忆中:{count} 条记录。撤销:{how}",
+    ),
+    "chat_memory_gone": (
+        "It has forgotten the task again: {count} entries. Undo: {how}",
+        "任务已再次从记忆中移除:{count} 条记录。撤销:{how}",
+    ),
     "chat_receipt": ("receipt {id}", "回执 {id}"),
     "which_one": ("{name} could be {agents}; which one?", "{name} 可能是 {agents};是哪一个?"),
     "nobody": (
-        "nobody is called {name}; agents: {agents}",
-        "没有名为 {name} 的智能体;现有:{agents}",
+        "Nobody is called {name}. Agents: {agents}",
+        "没有名为 {name} 的智能体。现有:{agents}",
     ),
     "unread": (
         "the gateway restarted before anybody read your message; please send it again: {text}",

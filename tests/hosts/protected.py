@@ -36,11 +36,11 @@ def protected(
     root: Path,
     *patches: Patch,
     telegram: Telegram | None = None,
-    stubborn: bool = False,
+    beside: Path | None = None,
     **options: Any,
 ) -> Iterator[tuple[Gateway, Product]]:
-    """A gateway with clawstop in it, with some of its mechanisms taken out; `stubborn` adds
-    somebody else's plugin, whose tools hang."""
+    """A gateway with clawstop in it, with some of its mechanisms taken out; `beside` is somebody
+    else's plugin."""
     product = Product(root / "clawstop", *patches)
     options.setdefault("agents", ("main", "dev1"))
     options["env"] = {"OPENCLAW_SKIP_CRON": None, **options.get("env", {})}
@@ -50,10 +50,10 @@ def protected(
     }
     channels: dict[str, Any] = {"channels": {"telegram": people}} if telegram else {}
     overrides = config.merge(channels, options.pop("overrides", {}))
-    if stubborn:
-        folders = [str(product.plugin), str(STUBBORN)]
-        allowed = ["memory-core", "clawstop", "stubborn", *(["telegram"] if telegram else [])]
-        entry = {"stubborn": {"enabled": True}}
+    if beside:
+        folders = [str(product.plugin), str(beside)]
+        allowed = ["memory-core", "clawstop", beside.name, *(["telegram"] if telegram else [])]
+        entry = {beside.name: {"enabled": True, "hooks": {"allowConversationAccess": True}}}
         more = {"allow": allowed, "load": {"paths": folders}, "entries": entry}
         overrides = config.merge(overrides, {"plugins": more})
     options["overrides"] = overrides

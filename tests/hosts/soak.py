@@ -32,6 +32,7 @@ ANSWER = 30.0  # seconds for an acknowledgement; a stop takes one
 TURN = 60.0  # seconds for a run to begin on a machine that is busy with six others
 CLOCK = 0.05  # seconds by which a file's time may be late
 
+OURS = ("Receipt ", "回执 ")  # what our line has in it
 MAINTENANCE = "another OpenClaw process owns state-lifecycle"
 
 NATIVE = ("/stop", "stop", "停止")
@@ -173,7 +174,7 @@ class Soak:
             stop.acknowledged = at
 
     def _line_on_phone(self, stop: Stop) -> float | None:
-        words = ("receipt ", "回执 ") if self.product else ("aborted",)
+        words = OURS if self.product else ("aborted",)
         for call in self.telegram.outbound(stop.said, stop.chat):
             if any(word in call.text for word in words):
                 return call.time
@@ -181,13 +182,18 @@ class Soak:
 
     # -- watching
 
+    def _wanted(self, text: str) -> bool:
+        """Whether this is for the person, and not of the stopped run."""
+        return any(word in text for word in OURS)
+
     def _keep(self, stop: Stop, client: Client) -> None:
         """What a page has seen of this run."""
         for at, frame in client.events:
             payload = frame.get("payload") or {}
             mine = frame.get("event") == "chat" and payload.get("sessionKey") == stop.session
             if mine and payload.get("state") in ("delta", "final"):
-                if _injected(frame, stop.session) or not payload.get("message"):
+                text = str(payload.get("message") or "")
+                if _injected(frame, stop.session) or not text or self._wanted(text):
                     continue
                 stop.effects.append((at, f"shown {payload['state']}"))
 
@@ -214,7 +220,7 @@ class Soak:
                 stop.effects += [
                     (call.time, call.method)
                     for call in self.telegram.outbound(0, stop.chat)
-                    if "receipt " not in call.text and "回执 " not in call.text
+                    if not self._wanted(call.text)
                 ]
 
     # -- what came of it

@@ -135,9 +135,13 @@ def test_halt_from_the_menu_stops_and_restore_brings_back(
     assert work.alive == []
     until(lambda: lines(telegram, before), GONE, "one line")
     telegram.say("/stops")
-    until(lambda: any(receipt["id"] in t for t in lines(telegram, before)), GONE, "the stops")
+    until(lambda: any(receipt["id"][:8] in t for t in lines(telegram, before)), GONE, "the stops")
     telegram.say("/restore")
-    until(lambda: any("remembers again" in t for t in lines(telegram, before)), GONE, "it is back")
+    until(
+        lambda: any("remembers the task again" in t for t in lines(telegram, before)),
+        GONE,
+        "it is back",
+    )
     stopped = [text for text in lines(telegram, before) if text.startswith("Stopped")]
     assert len(stopped) == 1, "one line, and no notice of the host's"
 

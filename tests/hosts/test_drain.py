@@ -13,7 +13,7 @@ from .client import Client, RpcError
 from .gateway import Gateway
 from .hanging import Hanging
 from .model import Step, ToolCall, execute, searched
-from .protected import GONE, TURN, Work, invoke, protected, receipt_since
+from .protected import GONE, STUBBORN, TURN, Work, invoke, protected, receipt_since
 from .scenario import alive, until
 from .telegram import Telegram
 
@@ -42,7 +42,9 @@ def drained(
     tmp_path_factory: pytest.TempPathFactory, hanging: Hanging, telegram_here: Telegram
 ) -> Iterator[Running]:
     root = tmp_path_factory.mktemp("drain")
-    with protected(root, telegram=telegram_here, stubborn=True, overrides=hanging.config()) as both:
+    with protected(
+        root, telegram=telegram_here, beside=STUBBORN, overrides=hanging.config()
+    ) as both:
         yield both
 
 

@@ -132,7 +132,7 @@ def test_on_a_channel_and_back_by_a_word_there(running: Running, telegram: Teleg
     receipt = forgotten(gateway, session, since)
     until(lambda: receipt["id"] in " ".join(telegram.shown()), GONE, "the person is told")
     telegram.say("/restore")
-    until(lambda: "remembers again" in " ".join(telegram.shown()), GONE, "it is back")
+    until(lambda: "remembers the task again" in " ".join(telegram.shown()), GONE, "it is back")
     telegram.say("[[tg-next]] and now")
     until(lambda: "NEXT-ANSWER" in telegram.shown(), TURN, "an answer")
     text = json.dumps(gateway.model.requests_since(since, "tg-next")[0].messages)

@@ -1,7 +1,7 @@
 """After its acknowledgement a stopped run does nothing: many random stops on a real gateway.
 
-A few on every run, 200 with `python3 skill test --soak`, and then beside a gateway without
-clawstop. CLAWSTOP_TEST_SEED replays the same plan.
+A few on every run, 200 (takeovers: 300) with `python3 skill test --soak`, and then beside a gateway
+without clawstop. CLAWSTOP_TEST_SEED replays the same plan.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from .gateway import Gateway
 from .install import host
 from .protected import protected
 from .soak import NATIVE, WORDS, Soak
+from .takeovers import Takeovers
 from .telegram import Telegram
 
 LONG = bool(os.environ.get("CLAWSTOP_TEST_SOAK"))
 STOPS = 200 if LONG else 16
+TAKEOVERS = 300 if LONG else 16
 WORKERS = 3 if LONG else 4
 
 pytestmark = [pytest.mark.gateway, pytest.mark.timeout(3600 if LONG else 600)]
@@ -67,3 +69,15 @@ def test_the_same_without_clawstop(tmp_path: Path, phone: Telegram, dice: random
         soak.run(60, WORKERS, [f"page {word}" for word in NATIVE] + ["phone /stop", "phone stop"])
         print(json.dumps(soak.table(), indent=1, ensure_ascii=False))
     assert soak.after != [], "then nobody needs clawstop any more"
+
+
+def test_no_message_that_takes_over_is_lost_or_doubled(
+    tmp_path: Path, phone: Telegram, dice: random.Random
+) -> None:
+    with protected(tmp_path, telegram=phone) as (gateway, product):
+        soak = Takeovers(gateway, phone, product, dice)
+        soak.run(TAKEOVERS, WORKERS, ["page", "page", "phone"])
+        print(json.dumps(soak.table(), indent=1, ensure_ascii=False))
+    assert soak.lost == []
+    assert soak.doubled == []
+    assert soak.after == []
