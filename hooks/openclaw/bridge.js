@@ -311,6 +311,7 @@ export class Bridge {
   async started(run, session, sessionId) {
     const refusal = await this.admit(run, session, { sessionId });
     if (this.runs.has(run)) this.runs.get(run).live = true;
+    this.takeover.compacts(session, false); // also one that was cut off
     if (refusal) this.#refuse(run, refusal);
   }
 

@@ -158,6 +158,9 @@ export default {
       return reason ? { cancel: true, cancelReason: reason } : undefined;
     }, LAST);
 
+    api.on("before_compaction", (event, ctx) => bridge().takeover.compacts(ctx?.sessionKey, true));
+    api.on("after_compaction", (event, ctx) => bridge().takeover.compacts(ctx?.sessionKey, false));
+
     api.on("subagent_spawned", (event, ctx) => bridge().childSpawned({ child: event.childSessionKey ?? ctx?.childSessionKey, parent: ctx?.requesterSessionKey }));
   },
 };

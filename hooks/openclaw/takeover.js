@@ -2,7 +2,7 @@
 // goes on its way. It waits in the host's own hook meanwhile, so nothing of it is copied or sent again: pictures,
 // quotes and the sender come along. Of quick messages each takes over from the one before; that one stays in the
 // conversation, so the model reads them together.
-const BEGUN_MS = 3000; // how long an earlier message may take to become a run; ending it before that loses both
+const BEGUN_MS = 15000; // how long an earlier message may take to become a run; ending it before that may lose it
 const OVER_MS = 6000; // how long the old run may take to end; the ladder needs 3
 const FORGET_MS = 5000; // and its task, where the person wants it forgotten
 const LOOK_MS = 5;
@@ -19,6 +19,7 @@ export class Takeover {
   #turns = new Map(); // session -> the turn of its last message: one after the other
   #known = new Map(); // message -> its turn: the host tells a message to every instance of the plugin
   #owners = new WeakMap(); // the host's reply -> the message that it is for
+  #compacting = new Set(); // sessions whose conversation the host makes shorter
   #held = new Set(); // sessions in which a message waits for the old run to end
 
   constructor(bridge) {
@@ -28,6 +29,11 @@ export class Takeover {
   // Whether a message waits for the runs of this session to end. Nothing else ends them.
   holds(session) {
     return this.#held.has(session);
+  }
+
+  compacts(session, now) {
+    if (session && now) this.#compacting.add(session);
+    else this.#compacting.delete(session);
   }
 
   // Resolves when the message may go on; "queued" when the host has to see where it puts it.
@@ -62,13 +68,14 @@ export class Takeover {
   async #take(message) {
     const { session } = message;
     const { chat, engine, settings } = this.#bridge;
-    const begun = await until(() => !chat.before(session, message.id).length && this.#rivals(session).every(([, run]) => run.live), BEGUN_MS);
+    const begun = () => !chat.before(session, message.id).length && this.#rivals(session).every(([, run]) => run.live);
+    if (!(await until(() => begun() || this.#compacting.has(session), BEGUN_MS))) return "queued";
     const rivals = this.#rivals(session);
-    if (begun && !rivals.length) return undefined;
+    if (begun() && !rivals.length) return undefined;
     const theirs = [...rivals.map(([, run]) => run.sender), ...chat.before(session, message.id).map((one) => one.sender)];
     if (message.group && (!message.authorised || theirs.some((sender) => sender !== message.sender))) return this.#wait(message); // somebody else's
     if (!engine.connected) return "queued";
-    if (!begun || (message.previews && !settings?.rollback?.takeover)) return this.#leaveToHost(message);
+    if (!begun() || (message.previews && !settings?.rollback?.takeover)) return this.#leaveToHost(message);
     const reply = this.#bridge.replyOf(session);
     this.#held.add(session);
     try {
@@ -81,8 +88,8 @@ export class Takeover {
     }
   }
 
-  // What is not a run yet cannot be ended by us without losing the new message too, the host can: it compacts the
-  // conversation, or somebody's plugin takes long. And only the host takes a live preview away.
+  // While it compacts a conversation there is no run yet that we could end, and that may take long: the host can end
+  // it. And only the host takes a live preview away.
   async #leaveToHost(message) {
     if (!(await this.#bridge.queueOnce(message.session, "interrupt"))) return "queued";
     this.#bridge.chat.forgetBefore(message.session, message.id);
