@@ -77,12 +77,18 @@ class Telegram:
             **changes,
         }
 
-    def say(self, text: str, *, chat: int | None = None, sender: int = PERSON) -> int:
-        """A person writes, in a DM or in the group `chat`; returns the message id."""
+    def say(
+        self, text: str, *, chat: int | None = None, sender: int = PERSON, quote: str = ""
+    ) -> int:
+        """A person writes, in a DM or in the group `chat`, perhaps about an earlier message that
+        they quote; returns the message id."""
         with self._changed:
             message = self._message(sender if chat is None else chat, text)
             message["from"] = _person(sender)
             message["entities"] = [_entity(found) for found in ENTITY.finditer(text)]
+            if quote:
+                earlier = self._message(sender if chat is None else chat, quote)
+                message["reply_to_message"] = {**earlier, "from": _person(sender)}
             self._updates.append({"update_id": self._next_update, "message": message})
             self._next_update += 1
             self._changed.notify_all()

@@ -1,0 +1,127 @@
+"""What a whole message orders us to do, who is meant by it, and who may say it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clawstop import targets
+
+BRIDGE = Path(__file__).parent.parent / "hooks" / "openclaw"
+DRIVER = """
+const module = await import(process.argv[1]);
+let text = "";
+for await (const chunk of process.stdin.setEncoding("utf8")) text += chunk;
+const { call, every } = JSON.parse(text);
+console.log(JSON.stringify(every.map((args) => module[call](...args) ?? null)));
+"""
+
+
+def node(file: str, call: str, every: list[list[Any]]) -> list[Any]:
+    """What a function of the bridge gives for each of these arguments, from one Node process."""
+    binary = shutil.which("node")
+    assert binary, "Node is needed: the bridge is JavaScript"
+    done = subprocess.run(
+        [binary, "--input-type=module", "-e", DRIVER, (BRIDGE / file).as_uri()],
+        input=json.dumps({"call": call, "every": every}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answers: list[Any] = json.loads(done.stdout)
+    return answers
+
+
+ORDERS = {
+    "/stop": {"kind": "stop"},
+    "stop it": {"kind": "stop"},
+    "中断": {"kind": "stop"},
+    "/stop --keep": {"kind": "stop", "keep": True},
+    "/stops": {"kind": "stops"},
+    "/suspects@some_bot": {"kind": "suspects"},
+    "/restore": {"kind": "restore", "receipt": "", "force": False},
+    "/restore 1a2b3c4d --force": {"kind": "restore", "receipt": "1a2b3c4d", "force": True},
+    "kill dev1": {"kind": "kill", "name": "dev1", "sure": False},
+    "  Kill dev1 ": {"kind": "kill", "name": "dev1", "sure": False},
+    "/kill dev1": {"kind": "kill", "name": "dev1", "sure": True},
+    "/halt dev1": {"kind": "kill", "name": "dev1", "sure": True},
+    "stop dev1": {"kind": "kill", "name": "dev1", "sure": False},
+    "杀掉 dev1": {"kind": "kill", "name": "dev1", "sure": False},
+    "停掉dev1": {"kind": "kill", "name": "dev1", "sure": False},
+    "kill everything": {"kind": "kill", "name": "everything", "sure": False},
+    "killer whales": None,
+    "please kill dev1 and then go on": None,
+    "how do I kill dev1?": None,
+    "kill dev1\nand dev2": None,
+    "/restored": None,
+    "/stopsign": None,
+}
+
+
+def test_orders_are_told_from_talk() -> None:
+    found = node("orders.js", "orderOf", [[text] for text in ORDERS])
+    assert dict(zip(ORDERS, found, strict=True)) == ORDERS
+
+
+@pytest.mark.parametrize(
+    ("name", "called"),
+    [
+        ("dev1", ["zero_dev1"]),
+        ("DEV1", ["zero_dev1"]),
+        ("zero_dev1", ["zero_dev1"]),
+        ("pm", ["one-pm", "zero_pm"]),
+        ("audit", ["audit"]),
+        ("all", ["all"]),
+        ("Everything", ["everything"]),
+        ("it", []),
+        ("ev1", []),
+        ("the docker container", []),
+        ("", []),
+    ],
+)
+def test_in_chat_a_name_is_a_whole_name(name: str, called: list[str]) -> None:
+    agents = ["zero_dev1", "zero_pm", "one-pm", "audit", "main"]
+    assert targets.called(name, agents) == called
+
+
+PAIRED = {"channels": {"telegram": {"dmPolicy": "pairing"}}}
+OPEN = {"channels": {"telegram": {"dmPolicy": "open", "allowFrom": ["*"], "groupAllowFrom": [42]}}}
+OWNED = {**OPEN, "commands": {"ownerAllowFrom": ["telegram:7"]}}
+BY_ACCOUNT = {"channels": {"telegram": {"accounts": {"b": {"dmPolicy": "open"}}}}}
+
+
+@pytest.mark.parametrize(
+    ("config", "who", "may"),
+    [
+        (OPEN, {"channel": "webchat", "sender": "x"}, True),
+        (PAIRED, {"channel": "telegram", "sender": "5"}, True),
+        (OPEN, {"channel": "telegram", "sender": "5"}, False),
+        (OPEN, {"channel": "telegram", "sender": "42"}, True),
+        (OWNED, {"channel": "telegram", "sender": "7"}, True),
+        (BY_ACCOUNT, {"channel": "telegram", "account": "b", "sender": "5"}, False),
+        (BY_ACCOUNT, {"channel": "telegram", "account": "a", "sender": "5"}, True),
+    ],
+)
+def test_who_may_command_another_agent(config: Any, who: Any, may: bool) -> None:
+    assert node("authority.js", "mayCommandOthers", [[config, who]]) == [may]
+
+
+@pytest.mark.parametrize(
+    ("config", "who", "may"),
+    [
+        (PAIRED, {"authorised": True, "group": False, "sender": "5"}, True),
+        (PAIRED, {"authorised": False, "group": False, "sender": "5"}, False),
+        (OPEN, {"authorised": True, "group": True, "sender": "5"}, False),
+        (OPEN, {"authorised": True, "group": True, "sender": "42"}, True),
+        (PAIRED, {"authorised": True, "group": True, "sender": "5"}, False),
+    ],
+)
+def test_who_may_use_the_channels_menu(config: Any, who: Any, may: bool) -> None:
+    about = {"channel": "telegram", **who}
+    assert node("authority.js", "mayUseMenu", [[config, about]]) == [may]

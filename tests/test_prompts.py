@@ -1,0 +1,105 @@
+"""The journal of what people asked: nothing is lost without a word, and nobody is told twice."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clawstop import engine as module
+from clawstop.paths import Paths
+from clawstop.prompts import Prompt
+from clawstop.store import Store
+from wire import bridge, engine
+
+S, T = "agent:main:main", "agent:dev1:main"
+ROUTE = {"channel": "telegram", "to": "telegram:42"}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Paths:
+    paths = Paths(tmp_path / "openclaw")
+    paths.prepare()
+    return paths
+
+
+def noted(store: Store, *ids: str, session: str = S, came: float = 100.0) -> None:
+    for id in ids:
+        store.prompts.note(Prompt(session, id, "42", f"words of {id}", ROUTE, came))
+
+
+def unread(store: Store) -> list[str]:
+    return [prompt.id for prompt in store.prompts.unread(before=1e12, after=0.0)]
+
+
+def test_a_message_is_there_until_the_run_that_answers_it_has_ended(place: Paths) -> None:
+    store = Store.open(place.database)
+    noted(store, "m1", "m2")
+    store.prompts.begun(S, "m1", "r1")
+    assert unread(store) == ["m2"]
+    store.close()
+    store = Store.open(place.database)  # as after a crash
+    assert unread(store) == ["m2"]
+    store.prompts.over(S, "r1", 101.0)
+    assert unread(store) == ["m2"], "it came a moment before: it becomes a run of its own"
+    store.prompts.over(S, "r1", 106.0)
+    assert unread(store) == [], "the run has read it"
+
+
+def test_a_stop_discards_what_came_before_it_in_its_scope(place: Paths) -> None:
+    store = Store.open(place.database)
+    noted(store, "mine")
+    noted(store, "later", came=300.0)
+    noted(store, "other", session=T)
+    store.begin_stop("s1", {}, [S], [S], at=200.0)
+    assert sorted(unread(store)) == ["later", "other"]
+    store.begin_stop("s2", {}, [], [T], at=400.0)
+    assert "other" in unread(store), "begun anew is not stopped"
+
+
+def test_a_gateway_that_died_with_a_message_makes_its_person_send_it_again(
+    place: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REPLAY_SECONDS", 0.3)
+
+    async def scenario() -> None:
+        async with engine(place) as running:
+            store, now = running.engine.store, time.time()
+            noted(store, "lost", "kept", came=now - 30)
+            noted(store, "old", came=now - 3600)
+            for _ in range(2):
+                async with bridge(place, born=now * 1000) as one:
+                    noted(store, "kept", came=now + 1)  # the host kept it, and tells it again
+                    await asyncio.sleep(0.6)
+                    said = [m["params"] for m in one.asked if m["method"] == "say"]
+                    if "lost" in unread(store) or said:
+                        [told] = said
+                        assert told["text"].endswith("words of lost")
+                        assert told["route"] == ROUTE
+            assert said == [], "told once"
+            assert sorted(unread(store)) == ["kept", "old"]
+
+    asyncio.run(scenario())
+
+
+def test_a_message_is_on_disk_before_the_bridge_hears_of_it(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as running, bridge(place) as one:
+            message: dict[str, Any] = {"id": "m1", "sender": "42", "authorised": True}
+            await one.result("message", session=S, text="hello", route=ROUTE, **message)
+            assert unread(running.engine.store) == ["m1"]
+            await one.result("run_start", run="r1", session=S, cause="message", message="m1")
+            assert unread(running.engine.store) == []
+
+    asyncio.run(scenario())
+
+
+def test_what_has_no_words_for_the_agent_is_not_kept(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as running, bridge(place) as one:
+            await one.result("message", session=S, id="m1", sender="42", authorised=True)
+            assert unread(running.engine.store) == []
+
+    asyncio.run(scenario())
