@@ -399,9 +399,14 @@ def show_receipts(paths: Paths, id: str | None, verify: bool, as_json: bool) -> 
 
 @main.command()
 @click.option("--openclaw", "binary", help="The openclaw command [default: the one on PATH].")
+@click.option(
+    "--fence",
+    type=click.Choice(["strict", "previews"]),
+    help="Whether Telegram shows live previews [default: it asks; without a terminal, as it is].",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @click.pass_obj
-def install(paths: Paths, binary: str | None, dry_run: bool) -> None:
+def install(paths: Paths, binary: str | None, fence: str | None, dry_run: bool) -> None:
     """Link the plugin into OpenClaw and set up the engine. Safe to repeat.
 
     \b
@@ -409,7 +414,10 @@ def install(paths: Paths, binary: str | None, dry_run: bool) -> None:
     """
     from .install import install as run_install
 
-    for line in run_install(paths, binary, dry_run=dry_run):
+    if fence is None and not dry_run and sys.stdin.isatty():
+        wanted = click.confirm(say("ask_previews"), default=False)
+        fence = "previews" if wanted else "strict"
+    for line in run_install(paths, binary, fence=fence, dry_run=dry_run):
         click.echo(line)
 
 
@@ -494,6 +502,7 @@ def bench(names: tuple[str, ...], docs: Path | None, as_json: bool) -> None:
     clawstop bench gate --json
     clawstop bench zoo          what hides, and what is left of it; Linux, as root
     clawstop bench rewind       on a real gateway, beside the host's own rewind
+    clawstop bench takeover     the same, beside the host's own interrupt mode
 
     Exit code 1 when a bar is missed, or when anybody of the zoo is left.
     """
@@ -502,14 +511,14 @@ def bench(names: tuple[str, ...], docs: Path | None, as_json: bool) -> None:
     if names == ("zoo",):
         _bench_zoo(docs, as_json)
         return
-    gateway = names == ("rewind",)
-    rows = [_harness("hosts.bench").rewind()] if gateway else list(benchmarks.run(names))
+    gateway = names[0] if names in (("rewind",), ("takeover",)) else ""
+    rows = getattr(_harness("hosts.bench"), gateway)() if gateway else list(benchmarks.run(names))
     if as_json:
         show([row.as_dict() for row in rows])
     else:
         click.echo(benchmarks.table(rows))
     if docs is not None and gateway:
-        benchmarks.put_table(docs, "rewind", benchmarks.markdown(rows))
+        benchmarks.put_table(docs, gateway, benchmarks.markdown(rows))
     elif docs is not None:
         benchmarks.write_docs(docs, rows)
     if not all(row.ok for row in rows):

@@ -22,6 +22,7 @@ from .settings import resource
 
 HOST_SECONDS = 180.0  # the host's CLI takes 3-10 s to start, and longer on a small machine
 MARK = "# written by `clawstop install`"
+FENCE = "plugins.entries.clawstop.config.fence"
 PERMISSION = "plugins.entries.clawstop.hooks.allowConversationAccess"
 
 
@@ -38,7 +39,9 @@ def engine_command() -> list[str]:
     return [*own_command(), "engine", "openclaw"]
 
 
-def install(paths: Paths, binary: str | None, *, dry_run: bool) -> Iterator[str]:
+def install(
+    paths: Paths, binary: str | None, *, fence: str | None = None, dry_run: bool
+) -> Iterator[str]:
     openclaw = _find(binary)
     plugin = resource("hooks", "openclaw")
     command = engine_command()
@@ -52,6 +55,7 @@ def install(paths: Paths, binary: str | None, *, dry_run: bool) -> Iterator[str]
         ["plugins", "install", "--link", str(plugin), "--force", "--accept-capabilities"],
         ["plugins", "enable", "clawstop"],
         ["config", "set", PERMISSION, "true"],
+        *([["config", "set", FENCE, fence]] if fence else []),
     ):
         yield f"run openclaw {' '.join(arguments)}"
         if not dry_run:

@@ -151,6 +151,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "would_stop": ("would stop {target}: {scopes}", "将停止 {target}:{scopes}"),
     "run": ("run", "运行"),
     "process": ("process", "进程"),
+    "ask_previews": (
+        "Show Telegram's live previews? Then one or two late edits may be seen after a stop.",
+        "保留 Telegram 的实时预览吗?若保留,停止后可能还会看到一两次延迟的编辑。",
+    ),
     "mark_ask": ("Make it {session}'s own?", "登记为 {session} 所有?"),
     "left_alone": ("left alone", "不受影响"),
     "leased": ("kept by its lease", "按租约保留"),

@@ -1,4 +1,5 @@
-"""The rollback of a turn on a real gateway, beside the host's own `sessions.rewind`."""
+"""What only a real gateway can show: the rollback of a turn beside the host's own `sessions.rewind`,
+and a takeover beside the host's own interrupt mode."""
 
 from __future__ import annotations
 
@@ -13,15 +14,19 @@ from product import Product
 
 from .client import Client, RpcError
 from .gateway import Gateway
+from .install import host
 from .model import Step
 from .protected import protected
+from .scenario import until
 
 TURNS = 5
 SAMPLES = 9
+TAKEOVERS = 30
+SETTLED = 0.2  # seconds: a run that has just begun to wait for the model
 PATIENCE = 30.0  # seconds; the host sorts a history anew after each move
 
 
-def rewind() -> Row:
+def rewind() -> list[Row]:
     with (
         tempfile.TemporaryDirectory(prefix="clawstop-bench-") as folder,
         protected(Path(folder)) as (gateway, product),
@@ -38,7 +43,43 @@ def rewind() -> Row:
             bare.append(_theirs(client, theirs))
     value, reference = statistics.median(rolled), statistics.median(bare)
     against = "the host's own sessions.rewind, asked over its socket"
-    return Row("rewind", value * 1000, "ms", reference * 1000, against, bar=2.0)
+    return [Row("rewind", value * 1000, "ms", reference * 1000, against, bar=2.0)]
+
+
+def takeover() -> list[Row]:
+    """From the end of the old run's request to the model to the new message's, in turn on two
+    gateways: ours, and one without clawstop whose messages interrupt."""
+    alone: dict[str, Any] = {"messages": {"queue": {"mode": "interrupt"}}}
+    with (
+        tempfile.TemporaryDirectory(prefix="clawstop-bench-") as folder,
+        protected(Path(folder) / "ours") as (ours, _),
+        Gateway(Path(folder) / "theirs", host(), agents=ours.agents, overrides=alone) as theirs,
+        ours.client("agent:dev1:bench") as here,
+        theirs.client("agent:dev1:bench") as there,
+    ):
+        taken, bare = [], []
+        for number in range(TAKEOVERS + 1):
+            times = _take(ours, here, number), _take(theirs, there, number)
+            if number:  # the first turn of a gateway loads much
+                taken.append(times[0])
+                bare.append(times[1])
+    against = "the host's own interrupt mode, without clawstop"
+    return [
+        Row(f"takeover {name}", share(taken) * 1000, "ms", share(bare) * 1000, against, bar=3.0)
+        for name, share in (("p50", statistics.median), ("p99", max))
+    ]
+
+
+def _take(gateway: Gateway, client: Client, number: int) -> float:
+    old, new = f"old{number}", f"new{number}"
+    gateway.model.scripts |= {old: [Step(hang=True)], new: [Step("done")]}
+    client.send(f"[[{old}]] go")
+    (request,) = until(lambda: gateway.model.requests_since(0.0, old), PATIENCE, "the old run")
+    time.sleep(SETTLED)
+    client.wait_final(client.send(f"[[{new}]] rather this")["runId"])
+    until(lambda: request.ended, PATIENCE, "the end of the old run")
+    (begun,) = gateway.model.requests_since(0.0, new)
+    return float(begun.time - request.ended)
 
 
 def _ours(gateway: Gateway, product: Product, session: str) -> float:
