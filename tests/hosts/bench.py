@@ -1,5 +1,5 @@
-"""What only a real gateway can show: the rollback of a turn beside the host's own `sessions.rewind`,
-and a takeover beside the host's own interrupt mode."""
+"""What only a real gateway can show: the rollback of a turn beside the host's own rewind, and a
+takeover beside the host's own interrupt mode."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def _take(gateway: Gateway, client: Client, number: int) -> float:
     (request,) = until(lambda: gateway.model.requests_since(0.0, old), PATIENCE, "the old run")
     time.sleep(SETTLED)
     client.wait_final(client.send(f"[[{new}]] rather this")["runId"])
-    until(lambda: request.ended, PATIENCE, "the end of the old run")
+    ended = until(lambda: request.ended, PATIENCE, "the end of the old run")
     (begun,) = gateway.model.requests_since(0.0, new)
-    return float(begun.time - request.ended)
+    return begun.time - ended
 
 
 def _ours(gateway: Gateway, product: Product, session: str) -> float:
