@@ -37,6 +37,8 @@ const actions = {
     bridge.chat.dispatched({ sessionKey: session, ctx: { MessageSid: id, SenderId: sender, RawBody: text, CommandAuthorized: authorised, ...ctx } }, {}),
   chat: (call, ...args) => bridge.chat[call](...args),
   emit: (output) => bridge.fence.emit(output),
+  sending: (session, text) => bridge.fence.holds(session, text),
+  ours: (line) => bridge.fence.ours(line),
   said: () => said,
   connected: () => bridge.engine.connected,
   latched: (session) => bridge.mirror.latched(session),

@@ -811,3 +811,69 @@ def test_an_engine_that_makes_no_sense_allows_nothing(place: Paths, answer: byte
             assert not await bridge.connected()
 
     asyncio.run(scenario())
+
+
+# -- a new message
+
+
+DIRECT = {"ChatType": "direct", "OriginatingChannel": "telegram", "OriginatingTo": "telegram:42"}
+
+
+def test_a_message_whose_run_cannot_be_ended_is_left_to_the_host_and_told(place: Paths) -> None:
+    """Nobody plays the host's way of ending an embedded run here."""
+
+    async def scenario() -> None:
+        async with engine(place), node(place) as bridge:
+            assert await bridge.tool("r1") is None
+            await bridge.reply(S, "r1")
+            begun = time.monotonic()
+            claim = await bridge.message({**MESSAGE, "text": "rather this", **DIRECT})
+            assert claim is None, "it goes on its way"
+            assert time.monotonic() - begun < WAIT, "in time"
+            await bridge.until("said")
+            assert (await bridge.said())[0][1].startswith("Your message waits")
+            assert "was stopped" in str(await bridge.tool("r1")), "the old run acts no more"
+
+    asyncio.run(scenario())
+
+
+def test_a_message_that_no_run_follows_holds_up_the_next_one_only_for_a_moment(
+    place: Paths,
+) -> None:
+    async def scenario() -> None:
+        async with engine(place), node(place) as bridge:
+            await bridge.message({**MESSAGE, **DIRECT})
+            begun = time.monotonic()
+            await bridge.message({**MESSAGE, "id": "m2", **DIRECT})
+            assert time.monotonic() - begun < 2.0
+            assert await bridge.said() == []
+
+    asyncio.run(scenario())
+
+
+def test_a_process_of_the_new_run_is_not_the_old_ones(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            assert await bridge.tool("old") is None
+            request = server.engine._meant({"session": S, "latch": False})
+            server.engine.stops.latch(server.engine.request("t1", request, "new message", "me"))
+            await server.engine.bridges.push(server.engine.stops.mirror([S]))
+            await bridge.message({**MESSAGE, "text": "/next"})
+            assert await bridge.tool("m1") is None
+            assert (await bridge.cookie(S)).split(":")[2] == "2", "the old one lives on beside it"
+
+    asyncio.run(scenario())
+
+
+def test_in_a_stopped_session_nothing_is_sent_but_our_own_line(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            assert await bridge.sending(S, "a wake's text") is None
+            await stop(server, S)
+            assert await bridge.sending(S, "a wake's text") == "the session is stopped"
+            assert await bridge.sending(T, "another's") is None
+            await bridge.ours("Stopped.")
+            assert await bridge.sending(S, "Stopped.") is None
+            assert await bridge.sending(S, "Stopped.") is not None, "once"
+
+    asyncio.run(scenario())

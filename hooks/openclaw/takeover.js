@@ -3,6 +3,7 @@
 // quotes and the sender come along. Of quick messages each takes over from the one before; that one stays in the
 // conversation, so the model reads them together.
 const BEGUN_MS = 15000; // how long an earlier message may take to become a run; ending it before that may lose it
+const IDLE_MS = 300; // the host is silent between two replies; longer: nobody is about to begin
 const OVER_MS = 6000; // how long the old run may take to end; the ladder needs 3
 const FORGET_MS = 5000; // and its task, where the person wants it forgotten
 const LOOK_MS = 5;
@@ -57,18 +58,23 @@ export class Takeover {
     return turn;
   }
 
-  // Whether the reply under way is this message's own. The host tells who it is for to nobody; whoever comes first
-  // after it was made has it.
+  // Whether the reply under way is this message's own. The host tells nobody who it is for: whoever comes first after it
+  // was made has it, but for one of a run that no message began.
   #owns({ session, id }) {
     const reply = this.#bridge.replyOf(session);
-    if (reply && !this.#owners.has(reply)) this.#owners.set(reply, id);
+    if (reply && !this.#owners.has(reply)) this.#owners.set(reply, this.#rivals(session).length ? "" : id);
     return Boolean(reply) && this.#owners.get(reply) === id;
   }
 
   async #take(message) {
     const { session } = message;
     const { chat, engine, settings } = this.#bridge;
-    const begun = () => !chat.before(session, message.id).length && this.#rivals(session).every(([, run]) => run.live);
+    let quiet = Date.now();
+    const idle = () => {
+      if (this.#bridge.replyOf(session) || this.#rivals(session).length) quiet = Date.now();
+      return Date.now() - quiet > IDLE_MS;
+    };
+    const begun = () => idle() || (!chat.before(session, message.id).length && this.#rivals(session).every(([, run]) => run.live));
     if (!(await until(() => begun() || this.#compacting.has(session), BEGUN_MS))) return "queued";
     const rivals = this.#rivals(session);
     if (begun() && !rivals.length) return undefined;
