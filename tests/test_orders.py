@@ -47,14 +47,20 @@ ORDERS = {
     "/suspects@some_bot": {"kind": "suspects"},
     "/restore": {"kind": "restore", "receipt": "", "force": False},
     "/restore 1a2b3c4d --force": {"kind": "restore", "receipt": "1a2b3c4d", "force": True},
-    "kill dev1": {"kind": "kill", "name": "dev1", "sure": False},
-    "  Kill dev1 ": {"kind": "kill", "name": "dev1", "sure": False},
-    "/kill dev1": {"kind": "kill", "name": "dev1", "sure": True},
-    "/halt dev1": {"kind": "kill", "name": "dev1", "sure": True},
-    "stop dev1": {"kind": "kill", "name": "dev1", "sure": False},
-    "杀掉 dev1": {"kind": "kill", "name": "dev1", "sure": False},
-    "停掉dev1": {"kind": "kill", "name": "dev1", "sure": False},
-    "kill everything": {"kind": "kill", "name": "everything", "sure": False},
+    "kill dev1": {"kind": "kill", "name": "dev1", "sure": False, "keep": False},
+    "  Kill dev1 ": {"kind": "kill", "name": "dev1", "sure": False, "keep": False},
+    "/kill dev1": {"kind": "kill", "name": "dev1", "sure": True, "keep": False},
+    "/halt dev1": {"kind": "kill", "name": "dev1", "sure": True, "keep": False},
+    "stop dev1": {"kind": "kill", "name": "dev1", "sure": False, "keep": False},
+    "杀掉 dev1": {"kind": "kill", "name": "dev1", "sure": False, "keep": False},
+    "停掉dev1": {"kind": "kill", "name": "dev1", "sure": False, "keep": False},
+    "kill everything": {"kind": "kill", "name": "everything", "sure": False, "keep": False},
+    "kill dev1 now!!": {"kind": "kill", "name": "dev1", "sure": False, "keep": False},
+    "杀掉dev1。": {"kind": "kill", "name": "dev1", "sure": False, "keep": False},
+    "kill @dev1 please": {"kind": "kill", "name": "dev1", "sure": False, "keep": False},
+    "@some_bot kill dev1": {"kind": "kill", "name": "dev1", "sure": False, "keep": False},
+    "/kill dev1 --keep": {"kind": "kill", "name": "dev1", "sure": True, "keep": True},
+    "@else kill dev1": None,
     "killer whales": None,
     "please kill dev1 and then go on": None,
     "how do I kill dev1?": None,
@@ -65,7 +71,7 @@ ORDERS = {
 
 
 def test_orders_are_told_from_talk() -> None:
-    found = node("orders.js", "orderOf", [[text] for text in ORDERS])
+    found = node("orders.js", "orderOf", [[text, ["some_bot"]] for text in ORDERS])
     assert dict(zip(ORDERS, found, strict=True)) == ORDERS
 
 
@@ -93,6 +99,7 @@ def test_in_chat_a_name_is_a_whole_name(name: str, called: list[str]) -> None:
 PAIRED = {"channels": {"telegram": {"dmPolicy": "pairing"}}}
 OPEN = {"channels": {"telegram": {"dmPolicy": "open", "allowFrom": ["*"], "groupAllowFrom": [42]}}}
 OWNED = {**OPEN, "commands": {"ownerAllowFrom": ["telegram:7"]}}
+BY_GROUP = {"channels": {"telegram": {"groups": {"-1": {"allowFrom": ["*"]}}}}}
 BY_ACCOUNT = {"channels": {"telegram": {"accounts": {"b": {"dmPolicy": "open"}}}}}
 
 
@@ -104,6 +111,7 @@ BY_ACCOUNT = {"channels": {"telegram": {"accounts": {"b": {"dmPolicy": "open"}}}
         (OPEN, {"channel": "telegram", "sender": "5"}, False),
         (OPEN, {"channel": "telegram", "sender": "42"}, True),
         (OWNED, {"channel": "telegram", "sender": "7"}, True),
+        (BY_GROUP, {"channel": "telegram", "sender": "5"}, False),
         (BY_ACCOUNT, {"channel": "telegram", "account": "b", "sender": "5"}, False),
         (BY_ACCOUNT, {"channel": "telegram", "account": "a", "sender": "5"}, True),
     ],

@@ -1,5 +1,5 @@
 // Who may say what. The host's word on a message's sender counts; where its word is about one chat only, the lists in
-// its config are looked at too, and the stricter of the two holds.
+// its config are looked at too.
 
 // Whether the host lets this person command the agent. In a direct chat whoever got this far may: some channels work
 // it out only for commands.
@@ -18,10 +18,20 @@ export function mayUseMenu(config, { channel, account, sender, group, authorised
   return authorised === true && (!group || lists(config, channel, account).listed.has(String(sender)));
 }
 
+// Who is named in any list of a channel, and whether any of them lets everybody in.
 function lists(config, channel, account) {
-  const whole = config?.channels?.[channel] ?? {};
-  const own = { ...whole, ...whole.accounts?.[account] };
-  const named = [own.allowFrom, own.groupAllowFrom, config?.commands?.ownerAllowFrom].flatMap((list) => list ?? []).map(String);
-  const listed = new Set(named.flatMap((name) => [name, name.replace(/^[a-z]+:/i, "")]));
-  return { open: own.dmPolicy === "open" || listed.has("*"), listed };
+  const { accounts, ...whole } = config?.channels?.[channel] ?? {};
+  const found = { open: false, listed: new Set() };
+  for (const part of [whole, accounts?.[account ?? "default"], { allowFrom: config?.commands?.ownerAllowFrom }]) gather(part, found);
+  return found;
+}
+
+function gather(part, found) {
+  for (const [key, value] of Object.entries(part ?? {})) {
+    if (/^(?:dm)?policy$/i.test(key) && value === "open") found.open = true;
+    if (/^(?:group)?allowFrom$|^allowedUserIds$/i.test(key) && Array.isArray(value)) {
+      for (const name of value.map(String)) found.listed.add(name).add(name.replace(/^[a-z]+:/i, ""));
+    } else if (value && typeof value === "object") gather(value, found);
+  }
+  if (found.listed.has("*")) found.open = true;
 }

@@ -40,6 +40,7 @@ export class Bridge {
   bare = new Set(); // sessions whose next process would carry no cookie
   pending = new Map(); // stop id -> a stop that no engine has answered yet
   #live = false;
+  #born;
   #unwatch;
 
   // `api` is the host's, of the newest instance that registered; `agents` are the ids of its agents, `owner` the one
@@ -60,7 +61,7 @@ export class Bridge {
         agents: this.agents(),
         workspaces: this.workspaces(),
         config: this.config,
-        born: performance.timeOrigin,
+        born: this.#born,
         runs: [...this.runs].map(([run, { session, cause, reports, asked }]) => ({ run, session, cause, reports, asked })),
         children: [...this.children].map(([child, session]) => ({ child, session })),
         traces: [...this.traces.values()],
@@ -74,6 +75,7 @@ export class Bridge {
   async start() {
     if (this.#live) return;
     this.#live = true;
+    this.#born = Date.now(); // what came in before that was another gateway's
     this.#unwatch = await host.watchChannelStops(this.api, (session, message) => this.chat.channelStopped(session, message));
     const frames = watchFrames({
       asked: (told) => this.chat.operatorAsked(told),
@@ -96,6 +98,7 @@ export class Bridge {
       this.log.error(`clawstop: ${error.message}`); // a stop from a shell will not wait for this gateway
     }
     this.engine.start();
+    host.undoQueued(this.api, this.folder).catch((error) => this.log.warn(`clawstop: a queue mode of ours is left: ${error.message}`));
   }
 
   // The host may start again in the same process: everything known stays, the connection is made anew.
@@ -187,6 +190,16 @@ export class Bridge {
     if (this.mirror.latched(session)) this.log.error(`clawstop: ${session} stays stopped: ${error.message}; ${SETUP}`);
   }
 
+  // Whom we know by this name while nobody can be asked: an agent's whole id, or all of them.
+  named(name) {
+    const wanted = name.toLowerCase();
+    return ["all", "everything", ...this.agents()].find((one) => one.toLowerCase() === wanted);
+  }
+
+  stopLater(id, name, { trigger, sender }) {
+    this.#tombstone({ id, session: name, trigger, sender, rule: "kill" }, new Error("the engine is not running"));
+  }
+
   // A new message takes the place of what runs in its session. The person is told only what they have to know.
   async supersede({ session, sender, lang, route }) {
     const stop = { id: crypto.randomUUID(), session, trigger: "new message", sender, lang, latch: false, taken: true };
@@ -204,7 +217,7 @@ export class Bridge {
   }
 
   queueOnce(session, mode) {
-    return host.queueOnce(this.api, session, mode);
+    return host.queueOnce(this.api, this.folder, session, mode);
   }
 
   get hostConfig() {
@@ -256,9 +269,9 @@ export class Bridge {
     }
   }
 
-  #tombstone({ id, session, latch = true, keep, trigger, sender }, error) {
+  #tombstone({ id, session, latch = true, keep, trigger, sender, rule }, error) {
     try {
-      files.writeTombstone(this.folder, id, { target: session, latch, keep, trigger, sender });
+      files.writeTombstone(this.folder, id, { target: session, latch, keep, trigger, sender, rule });
       this.log.warn(`clawstop: ${session} is stopped; the engine will finish it when it is back (${error.message})`);
     } catch (failure) {
       this.log.error(`clawstop: ${session} is stopped only while this gateway runs: ${failure.message}`);
@@ -273,7 +286,7 @@ export class Bridge {
     if (jobId) return { cause: "cron", reports: [`job:${jobId}`] };
     if (trigger && trigger !== "user") return { cause: trigger, reports: drain.wakesOf(session) };
     const message = this.chat.takeFor(run, session, prompt);
-    return { cause: message ? "message" : "unknown", reports: [], asked: message?.at, sender: message?.sender, message: message?.id };
+    return { cause: message ? "message" : "unknown", reports: [], asked: message?.at, sender: message?.sender, page: message?.named, message: message?.id };
   }
 
   // Bind a run as early as the host shows it. Gives the reason why it may not run, if there is one.
@@ -284,7 +297,7 @@ export class Bridge {
       known.sessionId ??= sessionId;
       return known.admission;
     }
-    const record = { session, sessionId, ...this.#cause(run, session, about) };
+    const record = { session, sessionId, at: Date.now(), ...this.#cause(run, session, about) };
     this.runs.set(run, record);
     return (record.admission = this.#bind(run, record));
   }

@@ -20,6 +20,7 @@ const BEGIN_MS = 15000; // a message that has not become a run by then never wil
 const ANEW = /^\s*\/(?:new|reset)\b/i;
 const ANEW_MS = 3000; // the host begins a conversation anew in 0.3-2 s,
 const ANEW_SETTLE_MS = 300; // and takes messages again so long after it has said so
+const OLD_MS = 600000; // and nobody waits for it any more
 const JOURNAL = 4000; // characters of a message that the engine keeps until it is answered
 const KEPT = 1000; // sessions remembered
 const CLAIM = { handled: true, queuedFinal: false, counts: { tool: 0, block: 0, final: 0 } };
@@ -33,6 +34,10 @@ const FROZEN = {
   zh: "该智能体已冻结:工具调用等待中。请在其所在机器上运行 clawstop release 继续,或 clawstop stop 结束。",
 };
 const FROZEN_AGAIN_MS = 600000;
+const AWAY = {
+  en: "clawstop's engine is not running: no tool runs meanwhile, and what you named is stopped as soon as it is back (run `clawstop doctor`).",
+  zh: "clawstop 引擎未运行:期间不会执行任何工具,引擎恢复后会立即停止你指定的对象(请运行 clawstop doctor)。",
+};
 const STRANGER = {
   en: "You may not do that here: this chat is open to everybody, and you are not on its lists.",
   zh: "无权执行:此对话对所有人开放,而你不在允许名单中。",
@@ -57,6 +62,7 @@ export class Chat {
     tongues: new Map(), // the language that the person writes in
   };
 
+  #told = new Map(); // message -> what became of it
   #anew = new Map(); // session -> Pending: a conversation that is begun anew
 
   constructor(bridge) {
@@ -68,7 +74,8 @@ export class Chat {
   heard(session, said) {
     if (!session) return;
     remember(this.memory.heard, session, said);
-    if (said.text && !isCommand(said.text) && !stopWord(said.text)) remember(this.memory.tongues, session, isChinese(said.text) ? "zh" : "en");
+    const tongue = isChinese(said.text ?? "") ? "zh" : ENGLISH.test(said.text ?? "") ? "en" : undefined;
+    if (tongue && !stopWord(said.text)) remember(this.memory.tongues, session, tongue);
   }
 
   // A person's message on its way to the agent, with the host's word on their authority. A claim keeps it from the
@@ -76,19 +83,31 @@ export class Chat {
   async dispatched(event, hook) {
     const ctx = event.ctx ?? {};
     const session = event.sessionKey ?? ctx.SessionKey;
-    const said = { session, id: ctx.MessageSid, sender: ctx.SenderId ?? "", text: ctx.RawBody ?? ctx.CommandBody ?? ctx.Body ?? "" };
+    const name = `${session} ${ctx.MessageSid}`;
+    const known = this.#told.get(name); // every instance of this plugin is told
+    if (known) return known.then(() => undefined);
+    const verdict = this.#dispatched(event, hook, ctx, session);
+    remember(this.#told, name, verdict);
+    return verdict;
+  }
+
+  async #dispatched(event, hook, ctx, session) {
+    const said = { session, id: ctx.MessageSid, sender: ctx.SenderId ?? "", text: ctx.RawBody ?? ctx.CommandBody ?? ctx.Body ?? "", group: false };
     if (!session || !said.id || !isPerson(ctx)) return undefined;
     const authorised = mayCommand(ctx);
     const channel = event.originatingChannel ?? ctx.OriginatingChannel ?? ctx.Provider;
     const route = { session, channel, to: event.originatingTo ?? ctx.OriginatingTo, account: ctx.AccountId, thread: ctx.MessageThreadId };
+    said.group = ctx.ChatType !== "direct" && channel !== "webchat";
     if (authorised && !ctx.media?.length) {
       const answer = await this.#obey(orderOf(said.text, namesOf(ctx, said.text)), said, route);
       if (answer) return this.#claim(hook, route, answer.line);
     }
     if (authorised) remember(this.memory.spoke, session, Date.now());
-    await this.#message({ ...said, route, named: channel === "webchat" }, authorised);
-    await this.#takeOver({ ...said, group: ctx.ChatType !== "direct" && channel !== "webchat" }, authorised, route);
     const turn = ctx.CommandTurn;
+    const command = turn ? turn.kind !== "normal" : said.text.trimStart().startsWith("/");
+    const message = { ...said, command, page: channel === "webchat" };
+    await this.#message(message, route, authorised);
+    await this.#takeOver(message, route, authorised);
     if (authorised && turn?.authorized && ["new", "reset"].includes(turn.commandName)) {
       remember(this.memory.resets, session, [...this.#typed(session), Date.now()]);
       this.#beginAnew(session, `/${turn.commandName}`, said.sender);
@@ -103,28 +122,36 @@ export class Chat {
     const id = idOf(session, said.id);
     if (order?.kind === "stop") return { line: this.stopped(session, { trigger: text, sender, keep: order.keep, message: said.id }) };
     const others = () => mayCommandOthers(this.#bridge.hostConfig, { ...route, sender });
-    if (order?.kind === "stops") return { line: this.#asked("stops", { ...about, only: others() ? "" : session }) };
+    if (order?.kind === "stops") return { line: this.#asked("stops", { ...about, only: others() && !said.group ? "" : session }) };
     if (order?.kind === "restore") return { line: this.#asked("restore", { ...about, receipt: order.receipt, force: order.force, any: others() }) };
     if (order?.kind === "suspects") return { line: this.#asked("suspects", { ...about, id }) };
     if (order?.kind === "kill") return this.#kill(order, { ...about, id, trigger: text.slice(0, 200).toWellFormed() }, route);
     return undefined;
   }
 
-  // `kill dev1`. Only the engine knows who is called so; a sentence that names nobody is the agent's to read.
-  async #kill({ name, sure }, about, route) {
+  // `kill dev1`. The engine knows who is called so; a sentence that names nobody is the agent's to read. While it is
+  // away the stop is left for it, by a name that we know ourselves.
+  async #kill({ name, sure, keep }, about, route) {
     const bridge = this.#bridge;
-    const named = await bridge.engine.ask("named", { name, lang: about.lang }, HOLD_MS).catch((error) => ({ lines: [error.message] }));
-    if (!named.target) return sure || named.several ? { line: named.lines.join("\n") } : undefined;
-    const others = named.target !== `agent:${agentOf(about.session)}`;
-    if (others && !mayCommandOthers(bridge.hostConfig, { ...route, sender: about.sender })) return { line: STRANGER[about.lang] };
-    return { line: this.#asked("stop", { ...about, name }, STOP_MS) };
+    const may = mayCommandOthers(bridge.hostConfig, { ...route, sender: about.sender });
+    const named = await bridge.engine.ask("named", { name, lang: about.lang }, HOLD_MS).catch(() => undefined);
+    const known = named?.name ?? (named ? undefined : bridge.named(name));
+    if (!known && !sure && !named?.several) return undefined;
+    if (!may) return { line: STRANGER[about.lang] };
+    if (!known) return { line: named?.lines.join("\n") ?? AWAY[about.lang] };
+    const later = () => {
+      bridge.stopLater(about.id, known, about);
+      return AWAY[about.lang];
+    };
+    const stopped = async () => (await bridge.engine.ask("stop", { ...about, name: known, keep }, STOP_MS)).lines.join("\n");
+    return { line: named ? stopped().catch(later) : later() };
   }
 
   // A command from the channel's own menu, which comes past all hooks: the line, at once.
   async menu(text, { session, sender, channel, to, account, thread, group, authorised }) {
     const route = { session, channel, to, account, thread };
     if (!session || !mayUseMenu(this.#bridge.hostConfig, { ...route, sender, group, authorised })) return STRANGER[this.#languageOf(session)];
-    const answer = await this.#obey(orderOf(text), { session, sender, text, id: crypto.randomUUID() }, route);
+    const answer = await this.#obey(orderOf(text), { session, sender, text, group, id: crypto.randomUUID() }, route);
     const line = await answer?.line;
     if (line) this.#bridge.fence.ours(line);
     return line;
@@ -132,25 +159,25 @@ export class Chat {
 
   // What a person says now goes before what runs, if that is what they want. What the host is told to do is nobody's
   // task, and where the person has chosen another way for this conversation (`/queue`), that holds.
-  async #takeOver(message, authorised, route) {
+  async #takeOver(message, route, authorised) {
     const bridge = this.#bridge;
     const way = bridge.settings?.takeover ?? "interrupt";
-    if (way === "off" || isCommand(message.text) || !(authorised || message.group)) return;
+    if (way === "off" || message.command || !(authorised || message.group)) return;
     const chosen = bridge.queueMode(message.session);
     if (chosen && chosen !== "interrupt") return;
     if (way === "steer") return void (await bridge.queueOnce(message.session, "steer"));
     const previews = bridge.settings?.fence === "previews" && route.channel !== "webchat";
-    const went = await bridge.takeover.before({ ...message, route, authorised, previews, lang: this.#languageOf(message.session) });
-    if (went !== "queued") return;
-    this.queued(message.session, message.id);
-    bridge.say(route, QUEUED[this.#languageOf(message.session)]);
+    const listed = mayCommandOthers(bridge.hostConfig, { ...route, sender: message.sender });
+    const went = await bridge.takeover.before({ ...message, route, authorised, listed, previews, lang: this.#languageOf(message.session) });
+    for (const one of this.memory.waiting.get(message.session) ?? []) if (one.id === message.id) one.own = true; // no run reads it but its own
+    if (went === "queued") bridge.say(route, QUEUED[this.#languageOf(message.session)]);
   }
 
   // The messages before this one that are about to become a run.
   before(session, id) {
     const waiting = this.memory.waiting.get(session) ?? [];
     const mine = waiting.findIndex((one) => one.id === id);
-    return waiting.slice(0, mine < 0 ? undefined : mine).filter((one) => !one.queued && !isCommand(one.text) && Date.now() - one.at < BEGIN_MS);
+    return waiting.slice(0, mine < 0 ? undefined : mine).filter((one) => !one.queued && !one.command && Date.now() - one.at < BEGIN_MS);
   }
 
   // The host has it in its queue: it becomes a run when others are done.
@@ -167,25 +194,27 @@ export class Chat {
   // Nothing of it becomes part of the conversation; the line comes when it is true, past any run.
   async #claim(hook, route, line) {
     hook?.userTurnTranscriptRecorder?.markBlocked?.();
-    if (!this.#bridge.isNew(route.session)) {
+    if (route.channel !== "webchat" || !this.#bridge.isNew(route.session)) {
       void Promise.resolve(line).then((text) => text && this.#bridge.say(route, text));
       return CLAIM;
     }
     // There is no conversation yet into which a line could be put: it is the answer to the message.
     const text = await line;
-    if (text) hook?.dispatcher?.sendFinalReply?.({ text });
+    if (text) {
+      this.#bridge.fence.ours(text);
+      hook?.dispatcher?.sendFinalReply?.({ text });
+    }
     return { ...CLAIM, queuedFinal: Boolean(text), counts: { ...CLAIM.counts, final: text ? 1 : 0 } };
   }
 
-  async #message({ session, id, sender, text, named, route }, authorised) {
+  async #message({ session, id, sender, text, command, page }, route, authorised) {
     const { waiting } = this.memory;
     const came = Date.now();
-    const others = waiting.get(session) ?? [];
-    if (others.some((one) => one.id === id)) return; // the host tells a message twice
-    remember(waiting, session, [...others, { id, text: text.slice(0, 200), at: came, named, sender }].slice(-20));
+    const others = (waiting.get(session) ?? []).filter((one) => came - one.at < OLD_MS);
+    remember(waiting, session, [...others, { id, text: text.slice(0, 200), at: came, named: page, sender, command }].slice(-20));
     const wanted = () => waiting.get(session)?.some((one) => one.id === id); // a stop since then takes it away
     try {
-      await this.#bridge.engine.ask("message", () => ({ session, id, sender, authorised, age_ms: Date.now() - came, ...(isCommand(text) ? {} : { text: text.slice(0, JOURNAL).toWellFormed(), route }) }), HOLD_MS, wanted);
+      await this.#bridge.engine.ask("message", () => ({ session, id, sender, authorised, age_ms: Date.now() - came, ...(command ? {} : { text: text.slice(0, JOURNAL).toWellFormed(), route }) }), HOLD_MS, wanted);
     } catch (error) {
       this.#bridge.notReleased(session, error);
     }
@@ -196,7 +225,8 @@ export class Chat {
   takeFor(run, session, prompt = "") {
     const waiting = this.memory.waiting.get(session) ?? [];
     const unnamed = waiting.filter((one) => !one.named);
-    const mine = waiting.find((one) => one.id === run) ?? unnamed.find((one) => one.text && prompt.includes(one.text)) ?? unnamed[0];
+    const said = unnamed.filter((one) => one.text && prompt.includes(one.text)).sort((a, b) => b.text.length - a.text.length);
+    const mine = waiting.find((one) => one.id === run) ?? said.find((one) => !one.queued) ?? said[0] ?? unnamed[0];
     if (mine) this.#keep(session, (one) => one !== mine);
     return mine;
   }
@@ -209,8 +239,14 @@ export class Chat {
 
   // A run ended: what was steered into it and has not become a run of its own soon was read by it.
   settle(session) {
-    const read = new Set(this.memory.waiting.get(session) ?? []);
-    if (read.size) setTimeout(() => this.#keep(session, (one) => !read.has(one)), SETTLE_MS).unref();
+    const read = (this.memory.waiting.get(session) ?? []).filter((one) => !one.queued && !one.own);
+    if (!read.length) return;
+    const settled = () => {
+      const gone = (this.memory.waiting.get(session) ?? []).filter((one) => read.includes(one) && !one.queued && !one.own);
+      this.#keep(session, (one) => !gone.includes(one));
+      if (gone.length) this.#bridge.engine.tell("read", { session, ids: gone.map((one) => one.id) });
+    };
+    setTimeout(settled, SETTLE_MS).unref();
   }
 
   // The messages of these sessions that a stop has discarded, told once.
@@ -326,8 +362,10 @@ export class Chat {
 
   // Between a `/new` on a page and the fresh conversation the host loses what comes in: it waits outside.
   operatorWaits({ session: key, method, text }) {
-    const waits = method === "chat.send" && !stopWord(text) && this.#anew.get(this.#bridge.canonical(key));
-    return waits?.open ? waits.over : undefined;
+    const waits = this.#anew.get(this.#bridge.canonical(key));
+    if (!waits?.open) return undefined;
+    if (method !== "chat.send" || stopWord(text)) waits.close(); // it comes behind what waits, and not later
+    return waits.over;
   }
 
   get patient() {
@@ -375,7 +413,7 @@ export class Chat {
 }
 
 const isChinese = (text) => /\p{Script=Han}/u.test(text) && !/[\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}]/u.test(text);
-const isCommand = (text) => text.trimStart().startsWith("/");
+const ENGLISH = /^[^/]*\p{Script=Latin}{2,}\s+\p{Script=Latin}{2,}/u; // "ok" or "1" tells no language
 
 // Not the host talking to itself: it continues what was cut off by a restart in a message's clothes.
 function isPerson(ctx) {

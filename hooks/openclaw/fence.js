@@ -7,6 +7,7 @@ const SENDING = new Set(["reply_payload_sending", "message_sending"]);
 const CHECK = "dispatchTelegramMessage"; // the host's function that asks whether it may show previews
 const EMIT_MS = 500; // far below the host's 15 s
 const TEXT = 2000; // characters that the engine is told
+const LATE_MS = 10000; // what a run said last has been sent by then, or is in the host's queue, which a stop empties
 const LINES = 100; // of ours that are remembered
 
 export class Fence {
@@ -43,8 +44,17 @@ export class Fence {
 
   // Of a message that is about to go out on a channel; the host tells no run with it. A reason, or undefined.
   holds(session, text) {
-    if (!session || !this.#bridge.mirror.latched(session) || this.#lines.delete(text)) return undefined;
+    if (!session || !this.#bridge.mirror.latched(session) || !this.#justStopped(session)) return undefined;
+    const line = [...this.#lines].find((one) => text?.includes(one)); // another plugin may have added to it
+    if (line) return void this.#lines.delete(line);
     return this.#hold("the session is stopped", { session, kind: "message", text });
+  }
+
+  // What was on its way when a run was ended. The session may be the one that is written to, not the one that writes:
+  // a reminder of another one goes through a moment later.
+  #justStopped(session) {
+    const { runs, ended } = this.#bridge;
+    return [...runs.values(), ...ended.values()].some((run) => run.session === session && run.ending && Date.now() - (run.ended ?? Date.now()) < LATE_MS);
   }
 
   // Answers the host's question about previews as if we had no such hooks. Somebody else's hooks still count. False
@@ -52,7 +62,7 @@ export class Fence {
   keepPreviews() {
     const runner = globalThis[RUNNER]?.hookRunner;
     const { hasHooks, getHookCount } = runner ?? {};
-    if (typeof hasHooks !== "function" || typeof getHookCount !== "function" || Object.isFrozen(runner)) return false;
+    if (typeof hasHooks !== "function" || typeof getHookCount !== "function" || !Object.isExtensible(runner) || Object.isFrozen(runner)) return false;
     const wanted = () => this.#bridge.settings?.fence === "previews";
     if (runner[KEPT]) {
       runner[KEPT].wanted = wanted; // a newer instance of this plugin decides

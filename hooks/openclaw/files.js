@@ -26,6 +26,17 @@ export function writeTombstone(folder, id, stop) {
   fs.closeSync(parent);
 }
 
+// Sessions whose queue mode is chosen by us for a moment: what a crash would leave.
+const queued = (folder) => path.join(folder, "queued.json");
+export const writeQueued = (folder, modes) => fs.writeFileSync(queued(folder), JSON.stringify(modes), { mode: 0o600 });
+export function readQueued(folder) {
+  try {
+    return JSON.parse(fs.readFileSync(queued(folder), "utf8"));
+  } catch {
+    return {};
+  }
+}
+
 // Linux: start ticks, as in skill/clawstop/processes.py; elsewhere seconds, which only have to be a number.
 function startTime() {
   try {

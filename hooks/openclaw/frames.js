@@ -67,7 +67,7 @@ export function watchFrames({ asked, stopped, waits, patient }) {
   WebSocket.prototype.emit = function (name, data, ...rest) {
     const wait = name === "message" && this._isServer && quietly(() => incoming(this, data));
     if (!wait) return emit.call(this, name, data, ...rest);
-    void wait.then(() => this.emit(name, data, ...rest));
+    void wait.then(() => this.emit(name, data, ...rest)).catch(() => undefined); // the socket is gone
     return true;
   };
   WebSocket.prototype.send = function (data, ...rest) {

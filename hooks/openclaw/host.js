@@ -1,5 +1,6 @@
 // What this bridge uses of the host's insides to end runs and to speak. Everything is probed, nothing here is
 // imported statically, so that a release without it still runs the rest.
+import * as files from "./files.js";
 import { agentOf } from "./mirror.js";
 
 const registry = () => globalThis[Symbol.for("openclaw.replyRunRegistry")]?.activeRunsByKey;
@@ -82,24 +83,39 @@ export function entryOf(api, session) {
 
 const onces = new Map(); // session -> {mode, timer}: chosen by us, for a moment
 
-// Have the message at hand treated so ("interrupt", "steer", "followup"); afterwards the session is as it was. False
-// where the host cannot, or the person has chosen otherwise.
-export async function queueOnce(api, session, mode) {
-  const choose = (one) => api.runtime.agent.session.patchSessionEntry({ agentId: agentOf(session), sessionKey: session, update: () => ({ queueMode: one }) });
+// Have the message at hand treated so ("interrupt", "steer", "followup"); afterwards the session is as it was, also after
+// a crash: `folder` has a note until then. False where the host cannot, or the person has chosen otherwise.
+export async function queueOnce(api, folder, session, mode) {
   const chosen = queueMode(api, session);
   if (chosen) return chosen === mode;
-  try {
-    if (!entryOf(api, session)) return false;
-    clearTimeout(onces.get(session)?.timer);
-    onces.set(session, { mode });
-    await choose(mode);
-  } catch {
+  if (!entryOf(api, session)) return false;
+  const note = () => files.writeQueued(folder, Object.fromEntries([...onces].map(([key, once]) => [key, once.mode])));
+  const back = async () => {
+    await choose(api, session, undefined, mode);
     onces.delete(session);
+    note();
+  };
+  clearTimeout(onces.get(session)?.timer);
+  const before = onces.get(session)?.mode;
+  onces.set(session, { mode, timer: setTimeout(() => back().catch(() => undefined), QUEUE_MS).unref() });
+  try {
+    note();
+    await choose(api, session, mode, before);
+    return true;
+  } catch {
     return false;
   }
-  const back = () => choose(undefined).then(() => onces.delete(session), () => undefined);
-  onces.set(session, { mode, timer: setTimeout(back, QUEUE_MS).unref() });
-  return true;
+}
+
+// What a gateway that crashed has left chosen.
+export async function undoQueued(api, folder) {
+  for (const [session, mode] of Object.entries(files.readQueued(folder))) if (!onces.has(session)) await choose(api, session, undefined, mode);
+}
+
+// Only from what we have chosen ourselves: the person may have said something else meanwhile.
+async function choose(api, session, mode, from) {
+  const update = () => (entryOf(api, session)?.queueMode === from ? { queueMode: mode } : {});
+  await api.runtime.agent.session.patchSessionEntry({ agentId: agentOf(session), sessionKey: session, update });
 }
 
 // How the host tells that somebody with the right to do so said stop on a channel, idle or busy. Gives a function

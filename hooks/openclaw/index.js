@@ -97,7 +97,7 @@ export default {
     );
     on("reply_dispatch", "turn", sessionOf, (event, ctx) => bridge().chat.dispatched(event, ctx), FIRST);
     for (const [name, description] of Object.entries(COMMANDS)) {
-      const handler = async (ctx) => ({ text: (await bridge().chat.menu([`/${name}`, ctx.args].filter(Boolean).join(" "), orderer(ctx))) || "…" });
+      const handler = async (ctx) => ({ text: (await bridge().chat.menu([`/${name}`, ctx.args].filter(Boolean).join(" "), orderer(ctx))) || description });
       api.registerCommand?.({ name, description, acceptsArgs: true, handler });
     }
     api.on("before_reset", (event, ctx) => bridge().chat.reset(ctx?.sessionKey, event?.reason));

@@ -49,7 +49,7 @@ export class Takeover {
       return this.#take(message);
     })().catch((error) => {
       this.#bridge.log.error(`clawstop: ${message.session}: the new message did not take over: ${error.message}`);
-      return "queued";
+      return "queued"; // as the host does it
     });
     this.#known.set(name, turn);
     if (this.#known.size > KEPT) this.#known.delete(this.#known.keys().next().value);
@@ -59,10 +59,11 @@ export class Takeover {
   }
 
   // Whether the reply under way is this message's own. The host tells nobody who it is for: whoever comes first after it
-  // was made has it, but for one of a run that no message began.
+  // was made has it, unless something runs or is about to.
   #owns({ session, id }) {
     const reply = this.#bridge.replyOf(session);
-    if (reply && !this.#owners.has(reply)) this.#owners.set(reply, this.#rivals(session).length ? "" : id);
+    const others = this.#runs(session).length || this.#bridge.chat.before(session, id).length;
+    if (reply && !this.#owners.has(reply)) this.#owners.set(reply, others ? "" : id);
     return Boolean(reply) && this.#owners.get(reply) === id;
   }
 
@@ -71,36 +72,46 @@ export class Takeover {
     const { chat, engine, settings } = this.#bridge;
     let quiet = Date.now();
     const idle = () => {
-      if (this.#bridge.replyOf(session) || this.#rivals(session).length) quiet = Date.now();
+      if (this.#bridge.replyOf(session) || this.#runs(session).length) quiet = Date.now();
       return Date.now() - quiet > IDLE_MS;
     };
     const begun = () => idle() || (!chat.before(session, message.id).length && this.#rivals(session).every(([, run]) => run.live));
-    if (!(await until(() => begun() || this.#compacting.has(session), BEGUN_MS))) return "queued";
+    if (!(await until(() => begun() || this.#compacting.has(session), BEGUN_MS))) return this.#queue(message);
     const rivals = this.#rivals(session);
-    if (begun() && !rivals.length) return undefined;
-    const theirs = [...rivals.map(([, run]) => run.sender), ...chat.before(session, message.id).map((one) => one.sender)];
-    if (message.group && (!message.authorised || theirs.some((sender) => sender !== message.sender))) return this.#wait(message); // somebody else's
-    if (!engine.connected) return "queued";
+    if (begun() && !rivals.length) return (await this.#over(this.#runs(session))) ? undefined : this.#queue(message); // a stop ends them
+    const theirs = [...rivals.map(([, run]) => run), ...chat.before(session, message.id)];
+    if (theirs.some((one) => this.#belongs(one, message))) return this.#wait(message);
+    if (!engine.connected) return this.#queue(message);
     if (!begun() || (message.previews && !settings?.rollback?.takeover)) return this.#leaveToHost(message);
     const reply = this.#bridge.replyOf(session);
     this.#held.add(session);
     try {
       const done = this.#bridge.supersede(message);
-      const over = await until(() => !rivals.some(([id]) => this.#bridge.runs.has(id)) && (!reply || this.#bridge.replyOf(session) !== reply), OVER_MS);
-      if (over && settings?.rollback?.takeover) await Promise.race([done, sleep(FORGET_MS)]);
-      return over ? "over" : "queued";
+      const over = (await this.#over(rivals)) && (await until(() => !reply || this.#bridge.replyOf(session) !== reply, OVER_MS));
+      if (!over) return this.#queue(message);
+      if (settings?.rollback?.takeover) await Promise.race([done, sleep(FORGET_MS)]);
+      return undefined;
     } finally {
       this.#held.delete(session);
     }
   }
 
+  #over = (runs) => until(() => !runs.some(([id]) => this.#bridge.runs.has(id)), OVER_MS);
+
+  // Whether a task is somebody else's: in a group anybody's, in direct chats that share a session another person's on a
+  // channel; an operator's at a page for who is on no list.
+  #belongs({ sender, page }, message) {
+    if (message.group && !message.authorised) return true;
+    return sender !== undefined && sender !== message.sender && !message.page && (message.group || !page || !message.listed);
+  }
+
   // While it compacts a conversation there is no run yet that we could end, and that may take long: the host can end
   // it. And only the host takes a live preview away.
   async #leaveToHost(message) {
-    if (!(await this.#bridge.queueOnce(message.session, "interrupt"))) return "queued";
+    if (!(await this.#bridge.queueOnce(message.session, "interrupt"))) return this.#queue(message);
     this.#bridge.chat.forgetBefore(message.session, message.id);
     void this.#bridge.supersede(message);
-    return "over";
+    return undefined;
   }
 
   // For its own turn. The host would put it into the run at work, and let nobody else through until that reads it.
@@ -110,8 +121,21 @@ export class Takeover {
     return undefined;
   }
 
-  // Runs at work that no stop has ended.
+  // The same, where a run that should be over is not: it must not read the message.
+  async #queue(message) {
+    await this.#wait(message);
+    return "queued";
+  }
+
+  // The runs of a session; one that another plugin has claimed before it began never will.
+  #runs(session) {
+    const mine = [...this.#bridge.runs].filter(([, run]) => run.session === session);
+    for (const [id, run] of mine) if (!run.live && Date.now() - run.at > BEGUN_MS) this.#bridge.runEnded(id);
+    return mine.filter(([id]) => this.#bridge.runs.has(id));
+  }
+
+  // Those at work that no stop has ended.
   #rivals(session) {
-    return [...this.#bridge.runs].filter(([id, run]) => run.session === session && !run.ending && !this.#bridge.dead(id));
+    return this.#runs(session).filter(([id, run]) => !run.ending && !this.#bridge.dead(id));
   }
 }

@@ -18,6 +18,9 @@ SHORT = 60  # characters of a call: a phone shows two lines of it
 MOST = 3  # calls that are named
 SUSPECTS = 10  # and suspects: a person who confirms must have seen them
 CHAT = {key: f"chat_{key}" for key in ("forgotten", "kept", "suspected", "spared")}
+# What whoever has sent a new message has to know of the task that it ended.
+NEEDED = {"forgotten", "already_done", "tried", "maybe_done", "jobs_off"}
+NEEDED |= {"scheduled_elsewhere", "not_verified"}
 CHINESE, KANA = re.compile("[\u4e00-\u9fff]"), re.compile("[\u3040-\u30ff\uac00-\ud7af]")
 
 
@@ -66,17 +69,15 @@ def lines(receipt: Receipt, lang: str | None = None) -> list[str]:
 
 
 def chat(receipt: Receipt, lang: str | None = None) -> list[str]:
-    """In chat: one line of short sentences, which a phone shows whole."""
-    told = []
-    if not receipt["converged"]:
-        told.append(say("chat_left", lang, left=_left(receipt, lang)))
+    """In chat: one line of short sentences, which a phone shows whole. What is left comes first."""
+    told = _incomplete(receipt, lang)
     if receipt.get("trigger") == "/suspects":
         told.append(say("chat_suspects_ended", lang, killed=killed(receipt)))
-    elif idle(receipt):
+    elif receipt["converged"] and idle(receipt):
         told.append(say("chat_nothing_ran", lang, name=_name(receipt)))
-    else:
+    elif receipt["runs"] or killed(receipt) or receipt["converged"]:
         told.append(say("chat_stopped", lang, name=_name(receipt), **_counts(receipt, lang)))
-    told += _sentences(_facts(receipt, lang), lang)
+    told += _sentences(_facts(receipt, lang), receipt, lang)
     if short(receipt) not in " ".join(told):
         told.append(say("chat_receipt", lang, id=short(receipt)))
     return [_joined(told, lang)]
@@ -85,17 +86,26 @@ def chat(receipt: Receipt, lang: str | None = None) -> list[str]:
 def taken(receipt: Receipt, lang: str | None = None) -> list[str]:
     """Of a task that a new message took over from a person hears only what they have to know: the
     answer to their message is what they wait for."""
-    told = _sentences(_facts(receipt, lang), lang)
-    if not receipt["converged"]:
-        told.insert(0, say("chat_left", lang, left=_left(receipt, lang)))
-    if not told:
+    facts = [fact for fact in _facts(receipt, lang) if fact[0] in NEEDED]
+    left = _incomplete(receipt, lang)
+    if not facts and not left:
         return []
-    return [_joined([say("chat_taken", lang, **_counts(receipt, lang)), *told], lang)]
+    ended = receipt["runs"] or killed(receipt)
+    done = [say("chat_taken", lang, **_counts(receipt, lang))] if ended else []
+    return [_joined([*left, *done, *_sentences(facts, receipt, lang)], lang)]
 
 
-def tongue(text: str) -> str:
-    """The language of what a person wrote."""
-    return "zh" if CHINESE.search(text) and not KANA.search(text) else "en"
+def is_chinese(text: str) -> bool:
+    """Whether a person wrote this in Chinese; the bridge has the same rule."""
+    return bool(CHINESE.search(text)) and not KANA.search(text)
+
+
+def _incomplete(receipt: Receipt, lang: str | None) -> list[str]:
+    if receipt["converged"]:
+        return []
+    again = "/stop" if scopes.is_session(receipt["target"]) else f"kill {receipt['target']}"
+    again = "/suspects" if receipt.get("trigger") == "/suspects" else again
+    return [say("chat_left", lang, left=_left(receipt, lang), again=again)]
 
 
 def _left(receipt: Receipt, lang: str | None) -> str:
@@ -107,10 +117,12 @@ def _left(receipt: Receipt, lang: str | None) -> str:
     if alive:
         named = "; ".join(f"{row['pid']} {row['command'][:SHORT]}" for row in alive[:MOST])
         told.append(say("left_processes", lang, count=len(alive), commands=named))
-    counted = (*(("run ",) if receipt.get("alive") else ()), *(("process ",) if alive else ()))
-    told += [
-        problem for problem in receipt["left"] if not counted or not problem.startswith(counted)
-    ]
+    counted = [("run ", receipt.get("alive")), ("process ", alive)]
+    known = tuple(begin for begin, rows in counted if rows)
+    others = [problem for problem in receipt["left"] if not (known and problem.startswith(known))]
+    told += others[:MOST]
+    if len(others) > MOST:
+        told[-1] = say("and_more", lang, calls=told[-1], count=len(others) - MOST)
     return "; ".join(told)
 
 
@@ -132,9 +144,11 @@ def _counts(receipt: Receipt, lang: str | None) -> dict[str, object]:
     }
 
 
-def _sentences(facts: Sequence[Fact], lang: str | None) -> list[str]:
+def _sentences(facts: Sequence[Fact], receipt: Receipt, lang: str | None) -> list[str]:
     """As on the command line, but for what a person does about it in chat."""
-    return [say(CHAT.get(key, key), lang, **values) for key, values in facts]
+    there = scopes.is_session(receipt["target"])  # they write in the stopped session itself
+    keys = CHAT if there else {**CHAT, "suspected": "chat_suspected_elsewhere"}
+    return [say(keys.get(key, key), lang, **values) for key, values in facts]
 
 
 def _joined(told: Sequence[str], lang: str | None) -> str:
@@ -147,8 +161,9 @@ def _facts(receipt: Receipt, lang: str | None) -> list[Fact]:
     target, id = receipt["target"], receipt["id"]
     drained = receipt.get("drained") or {}  # an older clawstop wrote none
     facts = _memory(receipt, lang)
-    facts += _calls(receipt, ("done", "failed"), "already_done", lang)
-    facts += _calls(receipt, ("outcome unknown",), "maybe_done", lang)
+    facts += _calls(receipt, "done", "already_done", lang)
+    facts += _calls(receipt, "failed", "tried", lang)
+    facts += _calls(receipt, "outcome unknown", "maybe_done", lang)
     off = [job for job in drained.get("jobs", []) if job["outcome"] == "off"]
     if off:
         facts.append(("jobs_off", {"count": len(off), "id": id}))
@@ -177,10 +192,9 @@ def _memory(receipt: Receipt, lang: str | None) -> list[Fact]:
         undo = "/restore" if scopes.is_session(receipt["target"]) else f"/restore {short(receipt)}"
         about = {"count": count, "text": text, "id": receipt["id"], "undo": undo}
         facts.append(("forgotten", about))
-    for row in rows:
-        if "why" in row:
-            why = say(f"why_{row['why']}", lang)
-            facts.append(("remembered", {"session": row["session"], "why": why}))
+    for row in [row for row in rows if "why" in row][:MOST]:
+        why = say(f"why_{row['why']}", lang)
+        facts.append(("remembered", {"session": row["session"], "why": why}))
     if receipt.get("notes"):
         facts.append(("noted", {"files": "; ".join(receipt["notes"][:MOST])}))
     return facts
@@ -244,12 +258,15 @@ def tree(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return told
 
 
-def _calls(receipt: Receipt, outcomes: tuple[str, ...], key: str, lang: str | None) -> list[Fact]:
-    """The calls that can be seen from outside this machine, of these outcomes."""
+def _calls(receipt: Receipt, outcome: str, key: str, lang: str | None) -> list[Fact]:
+    """The calls of this outcome that can be seen from outside this machine; of the runs that were
+    ended, where that is known."""
+    runs = {run["run"] for run in receipt["runs"]}
     calls = [
         _call(call["tool"], call["input"])
         for call in receipt["tools"]
-        if call.get("reach") == "outside" and call["outcome"] in outcomes
+        if call.get("reach") == "outside" and call["outcome"] == outcome
+        if not runs or call.get("run") in runs
     ]
     if not calls:
         return []

@@ -182,6 +182,7 @@ class Engine:
         """Called again and again while the engine runs."""
         self._take_flags()
         self._stop_overdue()
+        self.store.prompts.prune(self._clock() - UNREAD_SECONDS)
         idle = self._watching is None or self._watching.done()
         if idle and self._watch.due and list(self.bridges):
             self._watching = asyncio.create_task(self._look())
@@ -230,7 +231,7 @@ class Engine:
         """A stop that nobody said in the chat is told there."""
         receipt = await self.stops.stop(request)
         for bridge in self.bridges:
-            bridge.tell(request.target.name, answers.chat(receipt))
+            bridge.tell(request.target.name, answers.chat(receipt, self._language()))
 
     async def _look(self) -> None:
         """What the watch is for, and the end of leases that outlived their run."""
@@ -356,7 +357,7 @@ class Engine:
         if self.store.unfinished_stops() or self.store.restores():
             self._start(self.resume())
         if (born := _time(params, "born")) is not None:
-            self._start(self._tell_unread(bridge, born))
+            self._start(self._tell_unread(born))
         return {
             "protocol": min(newest, PROTOCOL),
             "version": __version__,
@@ -368,15 +369,20 @@ class Engine:
             "runs": {run: self.store.standing(session, run).bound for run, session, *_ in runs},
         }
 
-    async def _tell_unread(self, bridge: Bridge, born: float) -> None:
+    async def _tell_unread(self, born: float) -> None:
         """Messages that the gateway before this one took in and no run has read are told to whoever
-        wrote them, unless the host has kept them."""
+        wrote them, unless the host has kept them. Of two gateways nobody knows whose they are."""
         await asyncio.sleep(REPLAY_SECONDS)
-        oldest = self._clock() - UNREAD_SECONDS
-        for prompt in self.store.prompts.unread(before=born, after=oldest):
-            line = say("unread", answers.tongue(prompt.text), text=prompt.text[: answers.SHORT])
-            bridge.tell(prompt.session, [line], prompt.route)
-            self.store.prompts.forget(prompt)
+        bridges = list(self.bridges)
+        for prompt in self.store.prompts.unread(born) if len(bridges) == 1 else ():
+            line = say("unread", self._language(prompt.text), text=prompt.text[: answers.SHORT])
+            bridges[0].tell(prompt.session, [line], prompt.route)
+            self.store.prompts.read(prompt.session, [prompt.id])
+
+    def _language(self, words: str = "") -> str | None:
+        """Of these words, or as the settings say; None: as this machine is set up."""
+        chosen = None if self.settings.language == "auto" else self.settings.language
+        return "zh" if answers.is_chinese(words) else chosen
 
     def _cage_for(self, bridge: Bridge) -> Params:
         """Where this gateway's processes are put."""
@@ -439,6 +445,10 @@ class Engine:
         )
         age = params.get("age_ms", 0)  # it may have waited for us while a stop came
         arrived = self._clock() - (age / 1000 if isinstance(age, int | float) else 0.0)
+        if message.authorised and message.id and (words := text(params, "text", MAX_PROMPT)):
+            route, who = dict(params.get("route") or {}), message.sender
+            prompt = Prompt(message.session, message.id, who, words, route, arrived)
+            self.store.prompts.note(prompt)
         released = False
         if message.authorised and message.id:
             refusal = await self.plugins.message(message)
@@ -449,10 +459,6 @@ class Engine:
             before = None if refusal else arrived
             async with self._undisturbed(message.session):
                 released = self.store.admit(id, message.session, releases_before=before)
-            if words := text(params, "text", MAX_PROMPT):
-                route, who = dict(params.get("route") or {}), message.sender
-                one = Prompt(message.session, message.id, who, words, route, self._clock())
-                self.store.prompts.note(one)
         if released:
             await self.bridges.push(self.stops.mirror([message.session]))
         return {"released": released, "refusal": self.standing(message.session).refusal}
@@ -472,7 +478,7 @@ class Engine:
         run, session, cause = text(params, "run"), session_of(params), text(params, "cause")
         self.store.bind(run, session, cause, names(params, "reports"), _time(params, "asked"))
         if answers_message := text(params, "message"):
-            self.store.prompts.begun(session, answers_message, run)
+            self.store.prompts.read(session, [answers_message])
         host_id = text(params, "session_id")
         if host_id:
             self.store.name(session, host_id)
@@ -482,10 +488,12 @@ class Engine:
 
     async def on_run_end(self, peer: Peer, params: Params) -> None:
         run, session = text(params, "run"), session_of(params)
-        ended = _time(params, "ended") or self._clock()
-        self.store.end_run(run, session, ended)
-        self.store.prompts.over(session, run, ended)
+        self.store.end_run(run, session, _time(params, "ended"))
         await self.plugins.run_ended(Run(run, "", self.standing(session, run)))
+
+    async def on_read(self, peer: Peer, params: Params) -> None:
+        """These messages were read by a run that another one began."""
+        self.store.prompts.read(session_of(params), names(params, "ids"))
 
     async def on_tool(self, peer: Peer, params: Params) -> Params:
         """The gate. Asked again after the plugins: a stop may have come while they thought."""
@@ -561,24 +569,22 @@ class Engine:
     def _meant(self, params: Params) -> targets.Target:
         """What a stop in chat is about: an agent by its name, or the session it was said in."""
         if name := text(params, "name"):
-            return targets.resolve(self._called(name)[0], self.store, self.agents())
+            if name not in (*targets.WIDE, *self.agents()):
+                raise UsageError(f"nobody is called {name}")
+            return targets.resolve(name, self.store, self.agents())
         chosen = targets.session if params.get("latch", True) is True else targets.restarted
         return chosen(session_of(params), self.store)
 
     async def on_named(self, peer: Peer, params: Params) -> Params:
-        """Who is called so in chat: the scope, or a line that says why not."""
+        """Who is called so in chat: the name, or a line that says why not."""
         name, lang = text(params, "name"), text(params, "lang") or None
-        called = self._called(name)
+        called = targets.called(name, self.agents())
         if len(called) == 1:
-            wide = called[0] if called[0] in targets.WIDE else scopes.agent_scope(called[0])
-            return {"target": wide}
+            return {"name": called[0]}
         if called:
             line = say("which_one", lang, name=name, agents=", ".join(called))
             return {"several": True, "lines": [line]}
         return {"lines": [say("nobody", lang, name=name, agents=", ".join(self.agents()))]}
-
-    def _called(self, name: str) -> list[str]:
-        return targets.called(name, self.agents())
 
     async def on_restore(self, peer: Peer, params: Params) -> Params:
         """A person wants back what a stop of their session took out of its memory; `any`: or of
@@ -590,7 +596,7 @@ class Engine:
             only = "" if receipt and params.get("any") is True else session
             done = await self.restoring.by_receipt(receipt, who, force=force, only=only)
         except GoneOn:
-            return {"lines": [say("gone_on_chat", lang)]}
+            return {"lines": [say("gone_on_chat", lang, id=receipt and f" {receipt}")]}
         except UsageError:
             return {"lines": [say("nothing_taken", lang)]}
         except ClawstopError as error:
@@ -645,9 +651,9 @@ def _wanted(params: Params) -> Wanted:
     says that it shall be kept."""
     if params.get("taken") is True:
         return Wanted(rule="takeover")
-    if name := params.get("name"):
-        return Wanted(rule="kill", named=name not in targets.WIDE)
     keep = params.get("latch", True) is not True or params.get("keep") is True
+    if (name := params.get("name")) and not keep:
+        return Wanted(rule="kill", named=name not in targets.WIDE)
     rule = "kill" if params.get("rule") == "kill" else "stop"  # of a command that had no engine
     return Wanted(rule="" if keep else rule)
 

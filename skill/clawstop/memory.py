@@ -1,7 +1,8 @@
 """What an agent remembers after a stop: which conversations are rolled back, to where, and when.
 
-Only when every process is proven dead, only while the session is still stopped, and never what a
-person has said since. What cannot be done yet is on record, and the next stop does it.
+Only when every process is proven dead, only while the session is still stopped or the message that
+took over still waits, and never what a person has said since. What cannot be done yet is on record,
+and the next stop does it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Wanted:
     entry: str = ""  # or from this entry on
     named: bool = False  # the person named an agent or a session, which may be idle
     offline: bool = False  # and no gateway ran: its last turn is what they mean
+    late: bool = False  # the stop was cut off, and is finished now
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class Plan:
     stop: str
     cut: Cut
     generation: int
-    latched: bool = True  # a message that takes over waits at the gateway instead
+    latched: bool = True  # else a message that takes over waits at the gateway,
+    late: bool = False  # unless that was long ago
 
 
 Plans = dict[str, Plan]  # by session
@@ -136,7 +139,7 @@ class Memory:
             idle = set(self._idle(wanted, target)) - self._store.still_clean(bumped)
             cuts = dict.fromkeys(idle, last)
         plans = {
-            key: Plan(stop, cut, bumped.get(key, self._store.generation(key)), latched)
+            key: Plan(stop, cut, bumped.get(key, self._store.generation(key)), latched, wanted.late)
             for key, cut in cuts.items()
         }
         for session in bumped:
@@ -204,7 +207,8 @@ class Memory:
         if done:  # before a crash
             rolled.rows.append(done)
             return
-        gone_on = plan.latched and self._store.standing(session).latched_since is None
+        unlatched = self._store.standing(session).latched_since is None
+        gone_on = unlatched if plan.latched else plan.late
         gone_on |= self._store.ran_since(session, plan.generation)
         if gone_on and not self._begun(session, plan):
             self._store.drop_rollbacks(session)

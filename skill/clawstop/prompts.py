@@ -1,18 +1,16 @@
-"""The journal of what people asked: each message on its way to a run, and in it until it ends. It
-is on disk before anything is ended for it, so that a crash loses no word without saying so."""
+"""The journal of what people asked: each message until a run has it. It is on disk before anything
+is ended for it, so that whoever wrote it can be told when a crash came first."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from . import scopes
-
-READ_SECONDS = 5.0  # what was steered into a run and is no run by then was read by it
 
 
 @dataclass(frozen=True)
@@ -39,24 +37,19 @@ class Prompts:
         row = (prompt.session, prompt.id, prompt.sender, prompt.text)
         with self._transaction():
             self._db.execute(
-                "INSERT OR REPLACE INTO prompts VALUES (?, ?, ?, ?, ?, ?, NULL)",
+                "INSERT OR REPLACE INTO prompts (session, id, sender, text, route, came) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
                 (*row, json.dumps(dict(prompt.route)), prompt.came),
             )
 
-    def begun(self, session: str, id: str, run: str) -> None:
-        """A run answers it."""
+    def read(self, session: str, ids: Iterable[str]) -> None:
+        """A run answers them, or has read them."""
         with self._transaction():
-            self._db.execute(
-                "UPDATE prompts SET run = ? WHERE session = ? AND id = ?", (run, session, id)
-            )
+            for id in ids:
+                self._forget(session, id)
 
-    def over(self, session: str, run: str, at: float) -> None:
-        """The run has ended, and has read what came in well before that."""
-        with self._transaction():
-            self._db.execute(
-                "DELETE FROM prompts WHERE session = ? AND (run = ? OR (run IS NULL AND came < ?))",
-                (session, run, at - READ_SECONDS),
-            )
+    def _forget(self, session: str, id: str) -> None:
+        self._db.execute("DELETE FROM prompts WHERE session = ? AND id = ?", (session, id))
 
     def discard(self, scope: str, before: float) -> None:
         """Its sessions were stopped. To be called inside the transaction that stops them."""
@@ -66,20 +59,20 @@ class Prompts:
                     "DELETE FROM prompts WHERE session = ? AND came <= ?", (session, before)
                 )
 
-    def unread(self, before: float, after: float) -> list[Prompt]:
-        """What came in between these times and is in no run."""
+    def unread(self, before: float) -> list[Prompt]:
+        """What came in before this time and nobody has read."""
         rows = self._db.execute(
-            "SELECT session, id, sender, text, route, came FROM prompts "
-            "WHERE run IS NULL AND came < ? AND came > ? ORDER BY came",
-            (before, after),
+            "SELECT session, id, sender, text, route, came FROM prompts WHERE came < ? "
+            "ORDER BY came",
+            (before,),
         )
         return [
             Prompt(session, id, sender, text, json.loads(route), came)
             for session, id, sender, text, route, came in rows
         ]
 
-    def forget(self, prompt: Prompt) -> None:
-        with self._transaction():
-            self._db.execute(
-                "DELETE FROM prompts WHERE session = ? AND id = ?", (prompt.session, prompt.id)
-            )
+    def prune(self, oldest: float) -> None:
+        """Words are kept no longer than they are of use."""
+        if self._db.execute("SELECT 1 FROM prompts WHERE came < ?", (oldest,)).fetchone():
+            with self._transaction():
+                self._db.execute("DELETE FROM prompts WHERE came < ?", (oldest,))

@@ -68,11 +68,11 @@ CREATE TABLE rollbacks (
 CREATE INDEX rollbacks_by_session ON rollbacks (session);
 CREATE TABLE restores (id TEXT PRIMARY KEY, about TEXT NOT NULL, made REAL NOT NULL) WITHOUT ROWID;
 """
-# A person's messages on their way to a run, and in it until it ends: what a crash would lose.
+# A person's messages until a run has them: what a crash would lose.
 PROMPTS = """
 CREATE TABLE prompts (
     session TEXT NOT NULL, id TEXT NOT NULL, sender TEXT NOT NULL, text TEXT NOT NULL,
-    route TEXT NOT NULL, came REAL NOT NULL, run TEXT, PRIMARY KEY (session, id)
+    route TEXT NOT NULL, came REAL NOT NULL, PRIMARY KEY (session, id)
 ) WITHOUT ROWID;
 """
 # Each takes the database from one version to the next. They only add: an older clawstop opens a

@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,9 @@ class Stops:
         pending = []
         for id, stored, _ in self._store.unfinished_stops():
             try:
-                pending.append(self.stop(Request.parse(id, stored)))
+                request = Request.parse(id, stored)
+                late = replace(request, memory=replace(request.memory, late=True))
+                pending.append(self.stop(late))
             except (KeyError, TypeError, ValueError) as error:  # another version wrote it
                 log.error("stop %s cannot be read, its latch holds: %r", id, error)
         for result in await asyncio.gather(*pending, return_exceptions=True):

@@ -275,6 +275,12 @@ class Store:
             if fresh and (born < current or self._latched_since(parent) is not None):
                 self._latch([child], "inherited", self._clock())
                 self._bump([child])
+            elif fresh:  # what released its parent under an agent-wide latch is for it too
+                self._db.execute(
+                    "UPDATE sessions SET released = (SELECT released FROM sessions WHERE key = ?) "
+                    "WHERE key = ?",
+                    (parent, child),
+                )
 
     def end_run(self, run: str, session: str, at: float | None = None) -> None:
         with self._transaction():
@@ -427,7 +433,6 @@ class Store:
             self._db.execute("DELETE FROM stops WHERE finished < ?", (old,))
             self._db.execute("DELETE FROM execs WHERE made < ?", (old,))
             self._db.execute("DELETE FROM rollbacks WHERE made < ?", (old,))
-            self._db.execute("DELETE FROM prompts WHERE came < ?", (old,))
 
     def sessions(self) -> list[str]:
         return [row[0] for row in self._db.execute("SELECT key FROM sessions ORDER BY key")]

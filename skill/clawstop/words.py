@@ -28,18 +28,21 @@ TEXTS: dict[str, tuple[str, str]] = {
         "之前的任务已结束:{runs},{killed},用时 {seconds} 秒",
     ),
     "chat_left": (
-        "NOT COMPLETE: {left}. Send /stop to try again",
-        "尚未完成:{left}。发送 /stop 可再试一次",
+        "NOT COMPLETE: {left}. Send {again} to try again",
+        "尚未完成:{left}。发送 {again} 可再试一次",
     ),
-    "left_runs": ("runs still alive: {count}", "仍在运行:{count} 个"),
+    "left_runs": (
+        "runs still alive: {count} (restarting the gateway ends them)",
+        "仍有 {count} 个任务在运行(重启网关可结束)",
+    ),
     "left_processes": (
         "processes still alive: {count} ({commands})",
         "仍存活的进程:{count} 个({commands})",
     ),
-    "one_run": ("{count} run ended", "结束 {count} 个运行"),
-    "some_runs": ("{count} runs ended", "结束 {count} 个运行"),
-    "one_killed": ("{count} process killed", "杀死 {count} 个进程"),
-    "some_killed": ("{count} processes killed", "杀死 {count} 个进程"),
+    "one_run": ("{count} run ended", "结束 {count} 个任务"),
+    "some_runs": ("{count} runs ended", "结束 {count} 个任务"),
+    "one_killed": ("{count} process killed", "终止 {count} 个进程"),
+    "some_killed": ("{count} processes killed", "终止 {count} 个进程"),
     "chat_forgotten": (
         "it has forgotten the task; {undo} brings it back",
         "任务已从记忆中移除,发送 {undo} 可恢复",
@@ -48,6 +51,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "chat_suspected": (
         "also at work in its folder, not proven to be its own: {commands} (/suspects ends them)",
         "另有进程在其工作目录中运行,无法确认归属:{commands}(发送 /suspects 可结束它们)",
+    ),
+    "chat_suspected_elsewhere": (
+        "also at work in its folder, not proven to be its own: {commands}",
+        "另有进程在其工作目录中运行,无法确认归属:{commands}",
     ),
     "chat_suspects_ended": (
         "suspects ended: {killed}; nothing else was stopped",
@@ -59,7 +66,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "chat_line": (
         "{when}  {target}: {word}, processes killed: {killed}  ({id})",
-        "{when}  {target}:{word},杀死进程 {killed} 个({id})",
+        "{when}  {target}:{word},终止进程 {killed} 个({id})",
     ),
     "chat_memory_back": (
         "It remembers the task again: {count} entries. Undo: {how}",
@@ -111,9 +118,9 @@ TEXTS: dict[str, tuple[str, str]] = {
         "{why};加 --force 可回到当时,之后的对话会作为分支保留",
     ),
     "gone_on_chat": (
-        "not restored: the conversation has gone on. Send `/restore --force` to go back to what "
-        "was; what was said since stays as a branch.",
-        "未恢复:对话已继续。发送 /restore --force 可回到当时;之后的对话会作为分支保留。",
+        "not restored: the conversation has gone on. Send `/restore{id} --force` to go back to "
+        "what was; what was said since stays as a branch.",
+        "未恢复:对话已继续。发送 /restore{id} --force 可回到当时;之后的对话会作为分支保留。",
     ),
     "nothing_taken": (
         "no stop of this chat took anything out of its memory, or it is back already",
@@ -124,8 +131,9 @@ TEXTS: dict[str, tuple[str, str]] = {
     "is_standby": ("standby", "待命"),
     "restored": ("restored", "已恢复"),
     "already_done": ("already done: {calls}", "停止前已完成:{calls}"),
+    "tried": ("tried, and failed: {calls}", "已尝试但失败:{calls}"),
     "maybe_done": ("cut off, outcome unknown: {calls}", "被中断,结果未知:{calls}"),
-    "and_more": ("{calls} and {count} more", "{calls} 等另外 {count} 项"),
+    "and_more": ("{calls} and {count} more", "{calls},以及另外 {count} 项"),
     "jobs_off": (
         "scheduled jobs turned off: {count} (clawstop restore {id} turns them on)",
         "已停用定时任务 {count} 个(可用 clawstop restore {id} 恢复)",
