@@ -78,6 +78,5 @@ def test_no_message_that_takes_over_is_lost_or_doubled(
         soak = Takeovers(gateway, phone, product, dice)
         soak.run(TAKEOVERS, WORKERS, ["page", "page", "phone"])
         print(json.dumps(soak.table(), indent=1, ensure_ascii=False))
-    assert soak.lost == []
-    assert soak.doubled == []
-    assert soak.after == []
+        wrong = [*soak.lost, *soak.doubled, *soak.after]
+        assert not wrong, "\n".join(wrong)
