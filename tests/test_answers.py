@@ -70,3 +70,54 @@ def test_an_idle_session_had_nothing_running() -> None:
     assert answers.lines(quiet, "en") == [
         "stopped dev1: nothing was running; it waits for your next message, receipt abc"
     ]
+
+
+# -- in chat
+
+
+def test_in_chat_it_is_one_line() -> None:
+    forgot = [{"session": "s", "did": "remove", "text": "x", "entries": 3}]
+    told = answers.chat(receipt(target="agent:dev1:main", memory=forgot, id="0123456789"), "en")
+    assert told == [
+        "Stopped: 1 run ended, 1 process killed, 0.0 s. It has forgotten the task; /restore brings "
+        'it back. Already done: message {"to":"0"}; message {"to":"1"}; message {"to":"2"} and 2 '
+        "more. Cut off, outcome unknown: git push --force. Receipt 01234567."
+    ]
+
+
+def test_a_stop_of_another_agent_is_undone_by_its_receipt() -> None:
+    forgot = [{"session": "agent:dev1:main", "did": "remove", "text": "x", "entries": 3}]
+    [line] = answers.chat(receipt(tools=[], memory=forgot, id="0123456789"), "zh")
+    assert line.startswith("已停止 dev1:结束 1 个任务,终止 1 个进程")
+    assert "/restore 01234567" in line
+
+
+def test_what_is_left_comes_first_in_chat_and_says_how_to_go_on() -> None:
+    alive = {"pid": 7, "result": "left", "command": "sleep 9"}
+    left = ["run r of s is still alive; restart", "process 7 is still alive: sleep 9", *"abcde"]
+    changes: dict[str, Any] = {"converged": False, "left": left, "processes": [alive], "tools": []}
+    [line] = answers.chat(receipt(alive=[{"run": "r"}], runs=[], **changes), "en")
+    assert line.startswith(
+        "NOT COMPLETE: runs still alive: 1 (restarting the gateway ends them); processes still "
+        "alive: 1 (7 sleep 9); a; b; c and 2 more. Send kill dev1 to try again."
+    )
+    assert "Stopped" not in line, "nothing was"
+
+
+def test_of_a_task_taken_over_only_what_matters_is_told() -> None:
+    lease = [{"pid": 3, "command": "server"}]
+    assert answers.taken(receipt(tools=[], leased=lease, suspects=lease), "en") == []
+    [line] = answers.taken(receipt(), "en")
+    assert line.startswith("The earlier task was ended: 1 run ended, 1 process killed, 0.0 s. Alr")
+
+
+def test_calls_of_an_earlier_task_are_not_this_ones() -> None:
+    others = receipt(runs=[{"run": "another"}])
+    assert answers.taken(others, "en") == []
+
+
+def test_what_failed_was_not_done() -> None:
+    calls = [{**call, "outcome": "failed"} for call in receipt()["tools"]]
+    told = answers.lines(receipt(tools=calls), "en")
+    assert not [line for line in told if line.startswith("already done")]
+    assert told[1].startswith("tried, and failed: ")

@@ -268,7 +268,9 @@ def test_a_stop_on_a_channel_is_one_and_its_line_takes_the_hosts_place(place: Pa
             await bridge.chat("channelStopped", S, "m2")
             assert await bridge.latched(S)
             line = await bridge.chat("instead", S)
-            assert line.startswith("尚未完成:仍在运行:1 个"), "nobody plays the host: r1 lives on"
+            assert line.startswith("尚未完成:仍有 1 个任务在运行"), (
+                "nobody plays the host: r1 lives on"
+            )
             assert await bridge.chat("instead", S) is None, "one line"
             [receipt] = receipts.read(place.receipts)
             assert (receipt["trigger"], receipt["who"]) == ("停止", "42")
@@ -351,11 +353,15 @@ def test_stops_are_told_in_chat_and_only_to_who_may_command(place: Paths) -> Non
             await stop(server, T)
             said = {**MESSAGE, "text": "/stops", **route}
             assert await bridge.message({**said, "authorised": False}) is None
-            assert (await bridge.message({**said, "id": "m2"}))["handled"]
-            await bridge.until("said")
-            [[to, text]] = await bridge.said()
+            for id, kind in (("m2", "direct"), ("m3", "group")):
+                claim = await bridge.message({**said, "id": id, "ChatType": kind})
+                assert claim["handled"]
+            while len(await bridge.said()) < 2:
+                await asyncio.sleep(0.02)
+            [[to, text], [_, shared]] = await bridge.said()
             assert to == "42"
             assert T in text
+            assert shared == "nothing was stopped yet", "others read along: only what is theirs"
 
     asyncio.run(scenario())
 
@@ -831,7 +837,9 @@ def test_a_message_whose_run_cannot_be_ended_is_left_to_the_host_and_told(place:
             assert claim is None, "it goes on its way"
             assert time.monotonic() - begun < WAIT, "in time"
             await bridge.until("said")
-            assert (await bridge.said())[0][1].startswith("Your message waits")
+            [[_, line]] = await bridge.said()
+            assert line.startswith("NOT COMPLETE: runs still alive: 1")
+            assert "Your message waits" in line
             assert "was stopped" in str(await bridge.tool("r1")), "the old run acts no more"
 
     asyncio.run(scenario())
@@ -868,12 +876,13 @@ def test_a_process_of_the_new_run_is_not_the_old_ones(place: Paths) -> None:
 def test_in_a_stopped_session_nothing_is_sent_but_our_own_line(place: Paths) -> None:
     async def scenario() -> None:
         async with engine(place) as server, node(place) as bridge:
+            assert await bridge.tool() is None
             assert await bridge.sending(S, "a wake's text") is None
             await stop(server, S)
             assert await bridge.sending(S, "a wake's text") == "the session is stopped"
             assert await bridge.sending(T, "another's") is None
             await bridge.ours("Stopped.")
-            assert await bridge.sending(S, "Stopped.") is None
+            assert await bridge.sending(S, "Stopped. -- signed") is None
             assert await bridge.sending(S, "Stopped.") is not None, "once"
 
     asyncio.run(scenario())

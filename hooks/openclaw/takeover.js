@@ -88,7 +88,7 @@ export class Takeover {
     try {
       const done = this.#bridge.supersede(message);
       const over = (await this.#over(rivals)) && (await until(() => !reply || this.#bridge.replyOf(session) !== reply, OVER_MS));
-      if (!over) return this.#queue(message);
+      if (!over) return engine.connected ? this.#wait(message) : this.#queue(message); // the engine says so itself
       if (settings?.rollback?.takeover) await Promise.race([done, sleep(FORGET_MS)]);
       return undefined;
     } finally {

@@ -92,6 +92,8 @@ def taken(receipt: Receipt, lang: str | None = None) -> list[str]:
         return []
     ended = receipt["runs"] or killed(receipt)
     done = [say("chat_taken", lang, **_counts(receipt, lang))] if ended else []
+    if receipt.get("alive"):
+        done.append(say("chat_waits", lang))
     return [_joined([*left, *done, *_sentences(facts, receipt, lang)], lang)]
 
 

@@ -27,6 +27,7 @@ TEXTS: dict[str, tuple[str, str]] = {
         "the earlier task was ended: {runs}, {killed}, {seconds} s",
         "之前的任务已结束:{runs},{killed},用时 {seconds} 秒",
     ),
+    "chat_waits": ("your message waits until it is over", "你的消息将在其结束后处理"),
     "chat_left": (
         "NOT COMPLETE: {left}. Send {again} to try again",
         "尚未完成:{left}。发送 {again} 可再试一次",
