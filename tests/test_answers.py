@@ -41,10 +41,10 @@ def test_what_others_can_see_already_is_told() -> None:
 
 def test_in_chinese_too() -> None:
     told = answers.lines(receipt(spared=["main"]), "zh")
-    assert told[0].startswith("已停止 dev1:结束运行 1 个")
-    assert told[1].startswith("停止前已完成:message")
-    assert told[2].startswith("被中断,结果未知:git push")
-    assert told[3].startswith("未停止:main")
+    assert told[0].startswith("已停止 dev1：结束运行 1 个")
+    assert told[1].startswith("停止前已完成：message")
+    assert told[2].startswith("被中断，结果未知：git push")
+    assert told[3].startswith("未停止：main")
 
 
 def test_what_is_left_comes_first() -> None:
@@ -88,7 +88,7 @@ def test_in_chat_it_is_one_line() -> None:
 def test_a_stop_of_another_agent_is_undone_by_its_receipt() -> None:
     forgot = [{"session": "agent:dev1:main", "did": "remove", "text": "x", "entries": 3}]
     [line] = answers.chat(receipt(tools=[], memory=forgot, id="0123456789"), "zh")
-    assert line.startswith("已停止 dev1:结束 1 个任务,终止 1 个进程")
+    assert line.startswith("已停止 dev1：结束 1 个任务，终止 1 个进程")
     assert "/restore 01234567" in line
 
 

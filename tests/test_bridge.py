@@ -268,7 +268,7 @@ def test_a_stop_on_a_channel_is_one_and_its_line_takes_the_hosts_place(place: Pa
             await bridge.chat("channelStopped", S, "m2")
             assert await bridge.latched(S)
             line = await bridge.chat("instead", S)
-            assert line.startswith("尚未完成:仍有 1 个任务在运行"), (
+            assert line.startswith("尚未完成：仍有 1 个任务在运行"), (
                 "nobody plays the host: r1 lives on"
             )
             assert await bridge.chat("instead", S) is None, "one line"

@@ -88,7 +88,7 @@ def test_a_name_that_several_have_is_exit_4_and_stops_nobody(state: Path) -> Non
 
 def test_chinese_by_locale(state: Path) -> None:
     done = clawstop(state, "stop", "dev1", LANG="zh_CN.UTF-8", LC_ALL="")
-    assert done.stdout.startswith("已停止 dev1:没有正在运行的任务")
+    assert done.stdout.startswith("已停止 dev1：没有正在运行的任务")
 
 
 def test_every_text_exists_in_both_languages_with_the_same_values() -> None:

@@ -269,7 +269,7 @@ def test_a_stop_that_cannot_be_written_still_kills_and_says_so(place: Paths) -> 
 
 def test_chinese_by_locale(place: Paths) -> None:
     done = skill(place, "stop", "dev1", LC_ALL="zh_CN.UTF-8", PYTHONIOENCODING="cp936")
-    assert done.stdout.startswith("已在没有引擎的情况下停止 dev1:已写入磁盘")
+    assert done.stdout.startswith("已在没有引擎的情况下停止 dev1：已写入磁盘")
 
 
 # -- with an engine

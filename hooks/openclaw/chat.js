@@ -26,25 +26,25 @@ const KEPT = 1000; // sessions remembered
 const CLAIM = { handled: true, queuedFinal: false, counts: { tool: 0, block: 0, final: 0 } };
 const DOWN = {
   en: "Stopped. clawstop's engine is not running: processes are killed as soon as it is back (run `clawstop doctor`).",
-  zh: "已停止。clawstop 引擎未运行:引擎恢复后会立即清理进程(请运行 clawstop doctor)。",
+  zh: "已停止。clawstop 引擎未运行：引擎恢复后会立即清理进程（请运行 clawstop doctor）。",
 };
 
 const FROZEN = {
   en: "This agent is frozen: its tools wait. On its machine, `clawstop release` lets it go on and `clawstop stop` ends it.",
-  zh: "该智能体已冻结:工具调用等待中。请在其所在机器上运行 clawstop release 继续,或 clawstop stop 结束。",
+  zh: "该智能体已冻结：工具调用等待中。请在其所在机器上运行 clawstop release 继续，或 clawstop stop 结束。",
 };
 const FROZEN_AGAIN_MS = 600000;
 const AWAY = {
   en: "clawstop's engine is not running: no tool runs meanwhile, and what you named is stopped as soon as it is back (run `clawstop doctor`).",
-  zh: "clawstop 引擎未运行:期间不会执行任何工具,引擎恢复后会立即停止你指定的对象(请运行 clawstop doctor)。",
+  zh: "clawstop 引擎未运行：期间不会执行任何工具，引擎恢复后会立即停止你指定的对象（请运行 clawstop doctor）。",
 };
 const STRANGER = {
   en: "You may not do that here: this chat is open to everybody, and you are not on its lists.",
-  zh: "无权执行:此对话对所有人开放,而你不在允许名单中。",
+  zh: "无权执行：此对话对所有人开放，而你不在允许名单中。",
 };
 const QUEUED = {
   en: "Your message waits: what runs here could not be ended just now. Send /stop to end it.",
-  zh: "你的消息正在等待:当前任务暂时无法结束。发送 /stop 可强制停止。",
+  zh: "你的消息正在等待：当前任务暂时无法结束。发送 /stop 可强制停止。",
 };
 
 export class Chat {

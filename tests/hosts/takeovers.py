@@ -44,7 +44,7 @@ class Takeovers(Soak):
                 time.sleep(gap)
                 self._say(old, client, f"[[{one}]] message {one}")
             self._answered(old, client, names)
-            old.acknowledged = max(time.time() - QUIET, self._settled(old))
+            old.acknowledged = self._settled(old)
             self.stops.append(old)
             self._keep(old, client)
 
@@ -88,10 +88,10 @@ class Takeovers(Soak):
         return [request for request in requests if request.outcome == "done"]
 
     def _settled(self, old: Stop) -> float:
-        """When the last takeover in this session had its receipt."""
+        """When the takeover from the old run had its receipt; it may have ended by itself."""
         every = receipts.read(self.gateway.state_dir / "clawstop/receipts.jsonl")
         times = [r["at"] for r in every if old.session in r["sessions"] and r["at"] > old.said]
-        return max(times, default=0.0)
+        return min(times, default=time.time())
 
     def table(self) -> dict[str, Any]:
         waits = sorted(self.waits)

@@ -58,7 +58,7 @@ def test_after_a_stop(fenced: tuple[Gateway, Telegram, str]) -> None:
         assert bool(shown) == (fence == "previews")
         said = time.time()
         telegram.say("/stop")
-        until(lambda: "Stopped" in (telegram.shown() or [""])[-1], GONE, "our line")
+        until(partial(answered, telegram, said), GONE, "our line")
         until(lambda: not kept(telegram), GONE, "the preview is gone")
         late = stale(telegram, said)
         print(f"{fence}: {len(late)} late edits after a stop")
@@ -80,6 +80,10 @@ def test_after_a_new_message(fenced: tuple[Gateway, Telegram, str]) -> None:
         print(f"{fence}: {len(late)} late edits after a new message")
         if fence == "strict":
             assert not late
+
+
+def answered(telegram: Telegram, since: float) -> bool:
+    return any("Stopped" in call.text for call in telegram.outbound(since, PERSON))
 
 
 def shows(telegram: Telegram, text: str) -> bool:

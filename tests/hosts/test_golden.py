@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,11 +29,11 @@ MASKS = [
     (r"\d+\.\d (s|秒)", r"# \1"),
     (r"\d\d\d\d-\d\d-\d\d \d\d:\d\d:\d\d", "DATE TIME"),
     (r"(Receipt|回执|/restore) [0-9a-f]{8}", r"\1 RECEIPT"),
-    (r"\([0-9a-f]{8}\)", "(RECEIPT)"),
+    ("([(\uff08])[0-9a-f]{8}([)\uff09])", r"\1RECEIPT\2"),
     (r"\d+ (process|processes) killed", "# processes killed"),
-    (r"杀死 \d+", "杀死 #"),
+    (r"终止 \d+", "终止 #"),
     (r"processes killed: \d+", "processes killed: #"),
-    (r"杀死进程 \d+", "杀死进程 #"),
+    (r"终止进程 \d+", "终止进程 #"),
     (r"\d+ entries", "# entries"),
     (r"\d+ 条记录", "# 条记录"),
 ]
@@ -123,6 +124,7 @@ def test_what_a_person_sees(stage: tuple[Gateway, Telegram], lang: str) -> None:
     told.bot(told.person(f"[[next]] {words['next']}"))
     told.scene("a new message takes over, and something is out already")
     push(gateway, told, words["push"])
+    gateway.model.scripts["next"] = [Step(words["answer"], delay=2)]  # behind our line
     told.bot(told.person(f"[[next]] {words['next']}"), wanted=2)
     told.scene("another agent is stopped from here")
     with gateway.client(f"agent:dev1:golden-{lang}") as client:
@@ -145,6 +147,7 @@ def test_what_a_person_sees(stage: tuple[Gateway, Telegram], lang: str) -> None:
 def push(gateway: Gateway, told: Dialogue, words: str) -> None:
     """A task that has pushed something, and goes on."""
     command = f"sleep {next(Work.numbers)}"
+    repository(gateway.workspace())
     gateway.model.scripts["push"] = [
         Step(tools=[execute("git push origin main")]),
         Step(tools=[execute(command)]),
@@ -152,6 +155,19 @@ def push(gateway: Gateway, told: Dialogue, words: str) -> None:
     ]
     told.person(f"[[push]] {words}")
     until(lambda: alive(gateway, command), TURN, "it goes on")
+
+
+def repository(folder: Path) -> None:
+    """Something to push, and somewhere to push it."""
+    remote = folder.parent / "remote.git"
+    who = ("-c", "user.name=me", "-c", "user.email=me@example.org")
+    for arguments in (
+        ("init", "-q", "--bare", str(remote)),
+        ("init", "-q", "-b", "main", "."),
+        (*who, "commit", "-q", "--allow-empty", "-m", "work"),
+        ("remote", "add", "origin", str(remote)),
+    ):
+        subprocess.run(["git", *arguments], cwd=folder, check=False, timeout=30)  # or it is there
 
 
 def compare(name: str, text: str) -> None:

@@ -58,7 +58,7 @@ def test_a_tool_that_another_plugin_holds_does_not_run_after_the_stop(gateway: G
         assert not [*gateway.root.glob("workspaces/*/slowly-effect")]
 
 
-def test_a_tool_that_another_plugin_rewrites_is_gated_as_ever(gateway: Gateway) -> None:
+def test_a_tool_that_another_plugin_rewrites_still_runs(gateway: Gateway) -> None:
     session = "agent:dev1:rewritten"
     gateway.model.scripts["rw"] = [Step(tools=[execute("touch rewrite-effect")]), Step("done")]
     with gateway.client(session) as client:

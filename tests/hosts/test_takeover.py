@@ -50,7 +50,9 @@ def effect(name: str) -> Step:
 
 
 PHASES = {
-    "preflight": Phase(lambda name, _: [effect(name), Step("stale")], lambda old, _: True),
+    "preflight": Phase(
+        lambda name, _: [Step("wait", delay=1), effect(name), Step("stale")], lambda old, _: True
+    ),
     "model hanging": Phase(
         lambda name, _: [Step(hang=True), effect(name)], lambda old, _: old.asked()
     ),

@@ -11,7 +11,6 @@ export default {
   description: "Slow, and into everything.",
   register(api) {
     api.on("reply_dispatch", (event) => (/中断|kill/.test(event.ctx?.RawBody ?? "") ? claim : undefined), BEFORE_US);
-    api.on("before_agent_reply", (event) => (event.cleanedBody?.includes("swallow") ? { handled: true } : undefined), BEFORE_US);
     api.on("message_received", () => sleep(SLOW_MS), BEFORE_US);
     api.on("before_tool_call", async (event) => {
       const command = event.params?.command ?? "";
@@ -22,7 +21,6 @@ export default {
     api.on("reply_payload_sending", async (event) => {
       const text = event.payload?.text ?? "";
       if (text.includes("slowly")) await sleep(SLOW_MS);
-      if (text.includes("throw")) throw new Error("meddler");
       return text.includes("aborted") || text.includes("slowly") ? { payload: { ...event.payload, text: `meddled: ${text}` } } : undefined;
     }, BEFORE_US);
   },
