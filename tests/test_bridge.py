@@ -886,3 +886,37 @@ def test_in_a_stopped_session_nothing_is_sent_but_our_own_line(place: Paths) -> 
             assert await bridge.sending(S, "Stopped.") is not None, "once"
 
     asyncio.run(scenario())
+
+
+def test_a_kill_by_name_while_the_engine_is_away_is_done_when_it_is_back(place: Paths) -> None:
+    async def scenario() -> None:
+        async with node(place) as bridge:
+            order = {**MESSAGE, "text": "kill everything", "ChatType": "direct"}
+            assert (await bridge.message(order))["handled"], "it is no talk"
+            talk = await bridge.message({**MESSAGE, "id": "m2", "text": "kill it with fire"})
+            assert talk is None
+            async with engine(place) as server:
+                assert server.engine.standing(S).refusal
+                async with asyncio.timeout(WAIT):
+                    while not (found := list(receipts.read(place.receipts))):
+                        await asyncio.sleep(0.02)
+                assert found[0]["scopes"] == ["*"]
+
+    asyncio.run(scenario())
+
+
+def test_a_message_from_before_a_stop_releases_nothing_when_it_is_told_again(place: Paths) -> None:
+    async def scenario() -> None:
+        async with node(place) as bridge:
+            told = {**MESSAGE, "ChatType": "direct"}
+            first = asyncio.ensure_future(bridge.message(told))
+            await asyncio.sleep(0.1)
+            await bridge.message({**MESSAGE, "id": "m2", "text": "stop it", "ChatType": "direct"})
+            async with engine(place) as server:
+                await bridge.until("connected")
+                await first
+                await bridge.message(told)  # the host's other instance of the plugin
+                await server.engine.stops.settle()
+                assert server.engine.standing(S).refusal
+
+    asyncio.run(scenario())

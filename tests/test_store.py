@@ -379,3 +379,15 @@ def test_a_job_of_a_dead_run_starts_only_dead_runs_wherever_it_runs(store: Store
     assert [job["id"] for job in store.jobs_of("s1")] == ["j1"]
     store.jobs_on(["j1"])
     assert not store.bind("c3", cron, "cron", ["job:j1"]).dead
+
+
+def test_a_child_of_a_released_session_may_run_under_its_agents_latch(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "state.sqlite")
+    parent, child = "agent:dev1:main", "agent:dev1:subagent:1"
+    store.begin_stop("s1", {}, ["agent:dev1"], [parent])
+    assert store.admit("m1", parent)
+    store.bind("r1", parent, "message")
+    store.adopt(child, parent)
+    assert store.standing(child).refusal is None
+    store.begin_stop("s2", {}, ["agent:dev1"], [parent])
+    assert store.standing(child).refusal, "a later stop is for it too"

@@ -412,9 +412,10 @@ def install(paths: Paths, binary: str | None, fence: str | None, dry_run: bool) 
     \b
     clawstop install --dry-run
     """
+    from .install import chosen_fence
     from .install import install as run_install
 
-    if fence is None and not dry_run and sys.stdin.isatty():
+    if fence is None and not dry_run and sys.stdin.isatty() and not chosen_fence(paths, binary):
         wanted = click.confirm(say("ask_previews"), default=False)
         fence = "previews" if wanted else "strict"
     for line in run_install(paths, binary, fence=fence, dry_run=dry_run):

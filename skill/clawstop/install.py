@@ -66,6 +66,14 @@ def install(
         yield "done; restart the gateway if it is running, then: clawstop doctor"
 
 
+def chosen_fence(paths: Paths, binary: str | None) -> str:
+    """What the person has chosen before, if they have."""
+    try:
+        return _run(_find(binary), paths, ["config", "get", FENCE]).strip()
+    except ClawstopError:
+        return ""
+
+
 def uninstall(paths: Paths, binary: str | None, *, dry_run: bool) -> Iterator[str]:
     gateways = Bridges(paths.bridges).idents()
     callers.refuse_owned(os.getpid(), "uninstall", ownership.proofs(paths, gateways))

@@ -73,8 +73,8 @@ def session(key: str, store: Store) -> Target:
 
 
 def restarted(key: str, store: Store) -> Target:
-    """One session that begins anew (`/new`, `/reset`): what ran is over, what comes may run. Only
-    its subagent sessions are latched: nobody writes to them."""
+    """One session that begins anew (`/new`, `/reset`), or is taken over: what ran is over, what
+    comes may run. Only its subagent sessions are latched: nobody writes to them."""
     children = store.descendants(key)
     return Target(key, children, [*children, key], [])
 

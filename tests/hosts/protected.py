@@ -28,6 +28,7 @@ GONE = 20.0  # seconds; a stop takes one, a busy machine more
 
 
 STUBBORN = Path(__file__).parent / "stubborn"
+FRIEND = 43  # may command in groups too
 MENTIONED = GROUP - 1  # the group in which the bot answers only when it is mentioned
 
 
@@ -45,7 +46,7 @@ def protected(
     options.setdefault("agents", ("main", "dev1"))
     options["env"] = {"OPENCLAW_SKIP_CRON": None, **options.get("env", {})}
     people: dict[str, Any] = {
-        "groupAllowFrom": [str(PERSON)],
+        "groupAllowFrom": [str(PERSON), str(FRIEND)],
         "groups": {"*": {"requireMention": False}, str(MENTIONED): {"requireMention": True}},
     }
     channels: dict[str, Any] = {"channels": {"telegram": people}} if telegram else {}

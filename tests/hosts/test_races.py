@@ -14,7 +14,7 @@ from product import Product
 from .client import Client
 from .gateway import Gateway
 from .model import Step, execute
-from .protected import GONE, TURN, receipt_since
+from .protected import FRIEND, GONE, TURN, receipt_since
 from .scenario import alive, transcript, until
 from .telegram import GROUP, PERSON, Telegram
 
@@ -156,9 +156,10 @@ def test_in_a_group_a_message_takes_over_only_its_own_senders_task(
     gateway.model.scripts["mine"] = [Step("yours")]
     telegram.say(f"[[{name}]] go", chat=GROUP, sender=PERSON)
     until(lambda: alive(gateway, command), TURN, "the task runs")
-    telegram.say("and what about me?", chat=GROUP, sender=77)
-    time.sleep(WATCH)
-    assert alive(gateway, command), "a stranger's message ends nothing"
+    for other, who in ((77, "a stranger"), (FRIEND, "somebody else")):
+        telegram.say("and what about me?", chat=GROUP, sender=other)
+        time.sleep(WATCH)
+        assert alive(gateway, command), f"{who}'s message ends nothing"
     said = time.time()
     telegram.say("[[mine]] something else", chat=GROUP, sender=PERSON)
     until(lambda: "yours" in telegram.shown(GROUP), GONE, "an answer to its owner")
