@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 import zoo
-from clawstop import receipts
+from clawstop import receipts, targets
 from clawstop.embedded import Exec, Say, Script
 from clawstop.errors import NotPermitted, UsageError
+from clawstop.memory import Wanted
 from clawstop.paths import Paths, write_private
 from clawstop.store import Store
 from product import Patch, Product, crash_at
@@ -619,6 +620,34 @@ def test_a_resumed_stop_takes_nothing_that_was_said_since(product: Product, plac
     assert place.file.read_bytes() == tree.data
     (written,) = receipts.read(place.paths.receipts)
     assert written["memory"] == [{"session": SESSION, "why": "gone_on"}]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_takeover_forgets_its_task_only_while_the_message_waits(place: Place, late: bool) -> None:
+    """What goes on later may be the new message itself, in a run that nobody could record."""
+    place.begin(asked=BEGIN + 2.5)
+    settings = {"rollback": {"takeover": True}}
+
+    async def scenario() -> None:
+        async with engine(place.paths) as running, bridge(place.paths, config=settings) as one:
+            one.answers["end"] = {"ended": [{"run": "r1", "session": SESSION}], "alive": []}
+            store = running.engine.store
+            target = targets.restarted(SESSION, store)
+            wanted = Wanted(rule="takeover")
+            request = running.engine.request("t1", target, "new message", "me", memory=wanted)
+            if late:  # the engine dies when the run has ended
+                running.engine.stops.latch(request)
+                store.ended_by("t1", [("r1", SESSION)])
+                store.end_run("r1", SESSION)
+            else:
+                await running.engine.stops.stop(request)
+        async with engine(place.paths) as running, bridge(place.paths, config=settings):
+            async with asyncio.timeout(10):
+                while running.engine.store.unfinished_stops():
+                    await asyncio.sleep(0.02)
+
+    asyncio.run(scenario())
+    assert (b"the task" in place.file.read_bytes()) == late
 
 
 def test_a_resumed_stop_does_not_undo_a_restore(product: Product, place: Place) -> None:
