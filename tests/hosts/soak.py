@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import threading
 import time
 from collections import Counter
@@ -109,7 +110,7 @@ class Soak:
         with ThreadPoolExecutor(workers) as pool:
             for done in [pool.submit(self._one, how, wait) for how, wait in plans]:
                 done.result()
-        time.sleep(max(0.0, max(s.acknowledged for s in self.stops) + WATCH - time.time()))
+        time.sleep(WATCH)
         self._look()
 
     def _one(self, how: str, wait: float) -> None:
@@ -214,7 +215,7 @@ class Soak:
             stop.effects += [
                 (time.time(), f"alive: {command[:60]}")
                 for command in alive
-                if f": {stop.name}" in command
+                if re.search(rf": {stop.name}\b", command)
             ]
             if stop.chat is not None:
                 stop.effects += [

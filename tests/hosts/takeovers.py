@@ -3,6 +3,7 @@ them milliseconds apart, and the count of what was lost, doubled or shown too la
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -11,10 +12,11 @@ from clawstop import receipts
 from .client import Client
 from .model import Step
 from .scenario import transcript, until
-from .soak import ANSWER, Soak, Stop, _share
+from .soak import Soak, Stop, _share
 from .telegram import GROUP
 
 MERGED = 0.5  # seconds; a channel makes one message of what comes closer together
+PATIENCE = 90.0  # seconds; three messages, each behind the one before, on a busy machine
 QUIET = 2.0  # seconds after an answer in which a second one would come
 
 
@@ -63,7 +65,7 @@ class Takeovers(Soak):
         """The last message is answered; every other is in the conversation. None twice."""
         last = names[-1]
         try:
-            until(lambda: self._done(last), ANSWER, f"an answer to {last}")
+            until(lambda: self._done(last), PATIENCE, f"an answer to {last}")
         except TimeoutError as error:
             self.lost.append(f"{last}: {error}")
             return
@@ -88,10 +90,11 @@ class Takeovers(Soak):
         return [request for request in requests if request.outcome == "done"]
 
     def _settled(self, old: Stop) -> float:
-        """When the takeover from the old run had its receipt; it may have ended by itself."""
+        """When the takeover from the old run had its receipt. Never, when that had ended by itself
+        before: then what it left running may go on."""
         every = receipts.read(self.gateway.state_dir / "clawstop/receipts.jsonl")
         times = [r["at"] for r in every if old.session in r["sessions"] and r["at"] > old.said]
-        return min(times, default=time.time())
+        return min(times, default=math.inf)
 
     def table(self) -> dict[str, Any]:
         waits = sorted(self.waits)
@@ -99,6 +102,7 @@ class Takeovers(Soak):
             "takeovers": len(self.stops),
             "lost": len(self.lost),
             "doubled": len(self.doubled),
+            "the old run had ended by itself": sum(s.acknowledged == math.inf for s in self.stops),
             "with effects of the old run after it": sum(bool(stop.after) for stop in self.stops),
             "message to its model request, s": {
                 "p50": _share(waits, 0.5),
