@@ -7,18 +7,16 @@ const IDLE_MS = 300; // the host is silent between two replies; longer: nobody i
 const OVER_MS = 6000; // how long the old run may take to end; the ladder needs 3
 const FORGET_MS = 5000; // and its task, where the person wants it forgotten
 const LOOK_MS = 5;
-const KEPT = 1000; // messages remembered
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-async function until(true_, ms) {
-  for (const end = Date.now() + ms; !true_(); await sleep(LOOK_MS)) if (Date.now() > end) return false;
+async function until(isSo, ms) {
+  for (const end = Date.now() + ms; !isSo(); await sleep(LOOK_MS)) if (Date.now() > end) return false;
   return true;
 }
 
 export class Takeover {
   #bridge;
   #turns = new Map(); // session -> the turn of its last message: one after the other
-  #known = new Map(); // message -> its turn: the host tells a message to every instance of the plugin
   #owners = new WeakMap(); // the host's reply -> the message that it is for
   #compacting = new Set(); // sessions whose conversation the host makes shorter
   #held = new Set(); // sessions in which a message waits for the old run to end
@@ -37,10 +35,8 @@ export class Takeover {
     else this.#compacting.delete(session);
   }
 
-  // Resolves when the message may go on; "queued" when the host has to see where it puts it.
+  // Resolves when the message may go on; "queued" when it has to wait in the host, and the person should know.
   before(message) {
-    const name = `${message.session} ${message.id}`;
-    if (this.#known.has(name)) return this.#known.get(name);
     const earlier = this.#turns.get(message.session);
     const mine = this.#owns(message);
     const turn = (async () => {
@@ -51,8 +47,6 @@ export class Takeover {
       this.#bridge.log.error(`clawstop: ${message.session}: the new message did not take over: ${error.message}`);
       return "queued"; // as the host does it
     });
-    this.#known.set(name, turn);
-    if (this.#known.size > KEPT) this.#known.delete(this.#known.keys().next().value);
     this.#turns.set(message.session, turn);
     void turn.then(() => this.#turns.get(message.session) === turn && this.#turns.delete(message.session));
     return turn;
