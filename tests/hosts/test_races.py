@@ -69,7 +69,11 @@ def test_two_messages_at_once_are_both_read_and_the_last_is_answered(
 ) -> None:
     gateway, _ = running
     session = f"agent:dev1:two-{turn}"
-    gateway.model.scripts |= {f"first{turn}": [Step("one")], f"second{turn}": [Step("two")]}
+    other_command = f"sleep {next(numbers)}"
+    gateway.model.scripts |= {
+        f"first{turn}": [Step(tools=[execute(other_command)]), Step("one")],
+        f"second{turn}": [Step("two")],
+    }
     with gateway.client(session) as client, gateway.client(session) as other:
         command = busy(gateway, session, client)
         said = time.time()
@@ -80,6 +84,7 @@ def test_two_messages_at_once_are_both_read_and_the_last_is_answered(
         until(lambda: said_to_model(gateway, said, "second words"), GONE, "the second is read")
         time.sleep(WATCH)
         assert not alive(gateway, command)
+        assert not alive(gateway, other_command)
         users = [line for line in transcript(client) if line.startswith("user:")]
         assert sorted(line.split("]] ")[1] for line in users[-2:]) == [
             "first words",
@@ -91,6 +96,17 @@ def test_two_messages_at_once_are_both_read_and_the_last_is_answered(
         assert len(finished) == len(set(finished)), "none runs twice"
         both = [r for r in requests if "first words" in str(r.messages[-6:])]
         assert any("second words" in str(r.messages) for r in both), "they were read together"
+
+
+def test_each_message_takes_over_from_the_one_before(running: Running) -> None:
+    gateway, _ = running
+    session = "agent:dev1:each"
+    with gateway.client(session) as client:
+        commands = [busy(gateway, session, client) for _ in range(4)]
+        until(lambda: not any(alive(gateway, c) for c in commands[:-1]), GONE, "the last one alone")
+        assert alive(gateway, commands[-1])
+        client.send("/stop")
+        until(lambda: not alive(gateway, commands[-1]), GONE, "nothing runs")
 
 
 @pytest.mark.parametrize("turn", range(2))
