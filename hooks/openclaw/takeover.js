@@ -16,7 +16,6 @@ async function until(isSo, ms) {
 
 export class Takeover {
   #bridge;
-  #turns = new Map(); // session -> the turn of its last message: one after the other
   #owners = new WeakMap(); // the host's reply -> the message that it is for
   #compacting = new Set(); // sessions whose conversation the host makes shorter
   #held = new Set(); // sessions in which a message waits for the old run to end
@@ -36,20 +35,14 @@ export class Takeover {
   }
 
   // Resolves when the message may go on; "queued" when it has to wait in the host, and the person should know.
-  before(message) {
-    const earlier = this.#turns.get(message.session);
-    const mine = this.#owns(message);
-    const turn = (async () => {
-      if (mine) return undefined; // nothing ran when it came in, and nothing begins before it
-      await earlier;
-      return this.#take(message);
-    })().catch((error) => {
+  async before(message) {
+    if (this.#owns(message)) return undefined; // nothing ran when it came in, and nothing begins before it
+    try {
+      return await this.#take(message);
+    } catch (error) {
       this.#bridge.log.error(`clawstop: ${message.session}: the new message did not take over: ${error.message}`);
       return "queued"; // as the host does it
-    });
-    this.#turns.set(message.session, turn);
-    void turn.then(() => this.#turns.get(message.session) === turn && this.#turns.delete(message.session));
-    return turn;
+    }
   }
 
   // Whether the reply under way is this message's own. The host tells nobody who it is for: whoever comes first after it
@@ -61,6 +54,7 @@ export class Takeover {
     return Boolean(reply) && this.#owners.get(reply) === id;
   }
 
+  // Messages of a session come one after the other: each waits until those before it are runs.
   async #take(message) {
     const { session } = message;
     const { chat, engine, settings } = this.#bridge;
