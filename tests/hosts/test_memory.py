@@ -209,7 +209,7 @@ def test_what_was_steered_in_belongs_to_the_task(running: Running) -> None:
         ]
         client.send("[[steered]] TASK-steered", session)
         until(lambda: alive(gateway, short), TURN, "the first tool runs")
-        client.send("[[steered]] SAID-steered, by the way", session)
+        client.send("[[steered]] SAID-steered, by the way", session, queueMode="steer")
         until(lambda: alive(gateway, sleep), TURN, "the second tool runs")
         assert "SAID-steered" in json.dumps(history(client, session))
         since = time.time()

@@ -67,7 +67,7 @@ def test_a_page_that_stays_open(running: Running, chromium: Browser, how: str) -
         assert receipt["converged"], receipt["left"]
         page.forgets("THE-TASK")
         page.shows("FIRST-ANSWER")
-        page.shows("stopped")
+        page.shows("Stopped")
         page.send(f"[[three-{name}]] THIRD-QUESTION")
         page.shows("THIRD-ANSWER")
         assert refused(page) == []

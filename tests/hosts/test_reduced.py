@@ -51,8 +51,8 @@ def test_without_the_permission_gate_kill_words_and_abort_at_start_hold(tmp_path
 # -- red: each mechanism out of one gateway; none of them serves another's scenario
 
 OUT = (
-    Patch("hooks/openclaw/chat.js", "if (word) return this.#claim(", "if (false) this.#claim("),
-    Patch("hooks/openclaw/frames.js", 'if (name === "message" && this._isServer)', "if (false)"),
+    Patch("hooks/openclaw/chat.js", "if (authorised && !ctx.media?.length)", "if (false)"),
+    Patch("hooks/openclaw/frames.js", 'name === "message" && this._isServer &&', "false &&"),
     Patch("hooks/openclaw/host.js", 'event.reason === "fast_abort"', "false"),
     Patch("hooks/openclaw/chat.js", '["new", "reset"].includes(turn.commandName)', "false"),
     Patch("hooks/openclaw/chat.js", "if (session && !typed)", "if (false)"),
@@ -65,7 +65,7 @@ OUT = (
     Patch("hooks/openclaw/drain.js", "await cron.update(id, { enabled });", ""),
     Patch("hooks/openclaw/drain.js", "const match = stale(entry);", "const match = false;"),
     Patch("hooks/openclaw/shell.js", "return cage;\n", "return undefined;\n"),
-    Patch("hooks/openclaw/index.js", "{ timeoutMs: FROZEN_MS }", "{}"),
+    Patch("hooks/openclaw/index.js", "{ ...LAST, timeoutMs: FROZEN_MS }", "LAST"),
 )
 
 

@@ -114,8 +114,8 @@ def test_a_message_joins_the_run_where_a_person_wants_that(gateway: Gateway, way
 def test_a_crash_while_a_message_takes_over_is_told_and_nothing_comes_back(tmp_path: Path) -> None:
     crash = Patch(
         "hooks/openclaw/takeover.js",
-        'return over ? "over" : "queued";',
-        'process.kill(process.pid, "SIGKILL");',
+        "if (settings?.rollback?.takeover) await",
+        'process.kill(process.pid, "SIGKILL"); await',
     )
     session = "agent:main:main"
     with protected(tmp_path, crash) as (gateway, _):
