@@ -5,7 +5,8 @@ import { agentOf } from "./mirror.js";
 
 const agentSessions = import("openclaw/plugin-sdk/agent-sessions").catch(() => undefined); // see host.js
 const transcripts = import("openclaw/plugin-sdk/session-transcript-runtime").catch(() => undefined);
-const AGAIN_MS = 1000; // before an open page is told once more
+const AGAIN_MS = 1000; // before an open page is told once more,
+const AGAIN_TIMES = 4; // so often, each when the host has sorted the conversation or has taken too long
 const REBUILD_MS = 12000; // how long the host may take to sort a conversation anew after a move; 0.1 to 7 s were seen
 const LOOK_MS = 100;
 const WINDOW = 64; // entries that are looked at first: a task is mostly shorter, and all of them take long to read
@@ -105,13 +106,17 @@ function sinceReset({ manager, branch, whole }, to) {
 // has sorted it anew: who reads it before gets an error.
 async function lookAgain(api, target) {
   const publish = async () => (await transcripts)?.publishSessionTranscriptUpdateByIdentity?.(target);
-  const later = async () => {
+  const later = async (left) => {
     await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
-    await open(api, target.sessionKey, 1);
-    await publish();
+    try {
+      await open(api, target.sessionKey, 1);
+      await publish();
+    } catch {
+      if (left) await later(left - 1); // a busy machine sorts for longer
+    }
   };
   await publish();
-  later().catch(() => undefined);
+  void later(AGAIN_TIMES);
 }
 
 // The host would tell the agent of an abort.

@@ -41,7 +41,8 @@ def streaming(gateway: Gateway, telegram: Telegram, name: str) -> list[Call]:
     before = time.time()
     telegram.say(f"[[{name}]] go")
     until(lambda: gateway.model.requests_since(before, name), TURN, "it writes")
-    until(lambda: stale(telegram, before) or time.time() > before + 8, TURN, "it shows, or not")
+    begun = time.time()
+    until(lambda: stale(telegram, before) or time.time() > begun + 8, TURN, "it shows, or not")
     time.sleep(1)
     return stale(telegram, before)
 

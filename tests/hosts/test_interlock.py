@@ -209,5 +209,8 @@ NO_REFUSAL = (
 
 def test_without_the_interlock_they_come_back(tmp_path: Path) -> None:
     # Who comes back at once writes on, and the rollback would say that it was not made.
-    with protected(tmp_path, *NO_REFUSAL, overrides=DEEP) as running:
-        assert comes_back(running, "--keep") != []
+    for attempt in ("first", "second"):  # the host takes its time, and sometimes all of it
+        with protected(tmp_path / attempt, *NO_REFUSAL, overrides=DEEP) as running:
+            if comes_back(running, "--keep"):
+                return
+    pytest.fail("nothing came back")

@@ -80,7 +80,9 @@ def phone() -> Iterator[Telegram]:
 def bare(
     tmp_path_factory: pytest.TempPathFactory, phone: Telegram
 ) -> Iterator[tuple[Gateway, Any]]:
-    with protected(tmp_path_factory.mktemp("bare"), *OUT, telegram=phone) as both:
+    # A word that is no order is a message, and would take over.
+    options: dict[str, Any] = {"telegram": phone, "plugin_config": {"takeover": "off"}}
+    with protected(tmp_path_factory.mktemp("bare"), *OUT, **options) as both:
         yield both
 
 

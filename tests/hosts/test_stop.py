@@ -138,10 +138,10 @@ def test_a_stop_on_a_channel_kills_what_the_host_leaves_and_the_next_message_wor
     front, back = f"sleep {next(Work.numbers)}", f"sleep {next(Work.numbers)}"
     tools = [("exec", {"command": back, "background": True}), execute(front)]
     gateway.model.scripts["phone"] = [Step("On it.", tools=tools), Step("never said")]
-    gateway.model.scripts["after"] = [Step("here I am")]
+    gateway.model.scripts |= {"after": [Step("here I am")], "wait": [Step(hang=True)]}
     telegram.say("[[phone]] go")
     until(lambda: alive(gateway, back) and alive(gateway, front), TURN, "both run")
-    telegram.say("wait, not that")  # steered into the run
+    telegram.say("[[wait]] not that")  # it takes over, and is stopped with the rest
     time.sleep(1)  # two messages at once are merged into one by the channel
     before = time.time()
     telegram.say("/stop")
