@@ -63,7 +63,7 @@ export class Fence {
     const runner = globalThis[RUNNER]?.hookRunner;
     const { hasHooks, getHookCount } = runner ?? {};
     if (typeof hasHooks !== "function" || typeof getHookCount !== "function" || !Object.isExtensible(runner) || Object.isFrozen(runner)) return false;
-    const wanted = () => this.#bridge.settings?.fence === "previews";
+    const wanted = () => (this.#bridge.settings ?? this.#bridge.config)?.fence === "previews"; // also before the engine's first word
     if (runner[KEPT]) {
       runner[KEPT].wanted = wanted; // a newer instance of this plugin decides
       return true;
