@@ -76,7 +76,8 @@ def start(arguments: "list[str]") -> None:
     if command == "run":
         launch(arguments)
     gateway = any(word.split("=")[0] == "--gateway" for word in arguments)
-    harness = (command == "demo" and gateway) or (command == "bench" and "rewind" in arguments)
+    measured = command == "bench" and not {"rewind", "takeover"}.isdisjoint(arguments)
+    harness = (command == "demo" and gateway) or measured
     testing = command == "test" or harness
     lock = ROOT / "tests" / "requirements.txt" if testing else SKILL / "requirements.txt"
     if testing and not lock.is_file():
