@@ -5,7 +5,7 @@
 // it out only for commands.
 export const mayCommand = (ctx) => ctx.CommandAuthorized === true || (ctx.ChatType === "direct" && ctx.InboundAccessAuthorized === true);
 
-// A chat that is open to everybody lets strangers command its own agent, and no other. Operators at a page may.
+// Whether they may name an agent: in a chat that is open to everybody only who is on a list. Operators at a page may.
 export function mayCommandOthers(config, { channel, account, sender }) {
   if (!channel || channel === "webchat") return true;
   const { open, listed } = lists(config, channel, account);

@@ -196,8 +196,8 @@ export class Bridge {
     return ["all", "everything", ...this.agents()].find((one) => one.toLowerCase() === wanted);
   }
 
-  stopLater(id, name, { trigger, sender }) {
-    this.#tombstone({ id, session: name, trigger, sender, rule: "kill" }, new Error("the engine is not running"));
+  stopLater(name, { id, trigger, sender, keep }) {
+    this.#tombstone({ id, session: name, trigger, sender, keep, rule: "kill" }, new Error("the engine is not running"));
   }
 
   // A new message takes the place of what runs in its session. The person is told only what they have to know.

@@ -140,7 +140,7 @@ export class Chat {
     if (!may) return { line: STRANGER[about.lang] };
     if (!known) return { line: named?.lines.join("\n") ?? AWAY[about.lang] };
     const later = () => {
-      bridge.stopLater(about.id, known, about);
+      bridge.stopLater(known, { ...about, keep });
       return AWAY[about.lang];
     };
     const stopped = async () => (await bridge.engine.ask("stop", { ...about, name: known, keep }, STOP_MS)).lines.join("\n");
@@ -399,8 +399,8 @@ export class Chat {
     this.#bridge.carryOut(stop).catch(() => undefined); // its tombstone is written
   }
 
-  async #asked(method, params, ms = ASKED_MS) {
-    const { lines } = await this.#bridge.engine.ask(method, params, ms).catch((error) => ({ lines: [error.message] }));
+  async #asked(method, params) {
+    const { lines } = await this.#bridge.engine.ask(method, params, ASKED_MS).catch((error) => ({ lines: [error.message] }));
     return lines.join("\n");
   }
 
