@@ -38,6 +38,7 @@ def main() -> None:
     if sys.version_info < OLDEST:
         found = ".".join(map(str, sys.version_info[:3]))
         sys.exit(f"clawstop: needs Python 3.11 or newer, this is {found}; run it with a newer one")
+    keep_the_folder_clean()
     try:
         if inside():
             run(sys.argv[1:])
@@ -47,6 +48,20 @@ def main() -> None:
         sys.exit(f"clawstop: {broken}")
     except KeyboardInterrupt:
         sys.exit(130)  # as a shell counts Ctrl-C
+
+
+def keep_the_folder_clean() -> None:
+    """Whoever updates a skill takes a folder with more in it for an edited one. So compiled code
+    goes elsewhere; this very file Python has compiled already, before it ran."""
+    if sys.pycache_prefix is not None:
+        return
+    sys.pycache_prefix = str(data_folder() / "pycache")
+    try:
+        for file in (SKILL / "__pycache__").glob("__main__.*"):
+            file.unlink()
+        (SKILL / "__pycache__").rmdir()
+    except OSError:  # there is none, or it has more in it, or it is not ours to change
+        pass
 
 
 def speak_utf8() -> None:

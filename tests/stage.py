@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,16 @@ from clawstop.paths import Paths
 from clawstop.processes import Owned
 from clawstop.server import Server
 from wire import engine
+
+
+def played(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that is a scenario: it runs in an event loop of its own."""
+
+    @functools.wraps(scenario)
+    def test(**given: Any) -> None:
+        asyncio.run(scenario(**given))
+
+    return test
 
 
 class Stage:

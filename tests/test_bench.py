@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from clawstop import bench, bench_memory, bench_processes
+from clawstop import bench, bench_memory, bench_processes, bench_recovery, bench_tasks
 from clawstop.bench import Row
 from clawstop.errors import ClawstopError, UsageError
 from clawstop.paths import Paths
@@ -121,7 +121,9 @@ def test_the_projects_own_docs_have_a_place_for_the_table() -> None:
 
 def test_all_benchmarks_run_and_leave_nothing_behind(folder: Path) -> None:
     rows = list(bench.run(folder=folder, batches=1))
-    known = [*bench.BENCHMARKS, *bench_memory.MEMORY, *bench_processes.PROCESSES]
+    known = [*bench.BENCHMARKS, *bench_memory.MEMORY, *bench_tasks.TASKS]
+    known += bench_recovery.RECOVERY
+    known += bench_processes.PROCESSES
     assert [row.name for row in rows] == [benchmark.__name__ for benchmark in known]
     for row in rows:
         assert row.value > 0

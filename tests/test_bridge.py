@@ -9,11 +9,13 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from clawstop import receipts
+from clawstop import cookies, receipts
+from clawstop.cuts import Cut, Stage
 from clawstop.paths import Paths, write_private
 from wire import engine
 
@@ -113,6 +115,27 @@ def test_a_stop_reaches_the_bridge_before_it_returns(place: Paths) -> None:
             assert "was stopped" in str(await bridge.tool())
             assert "was stopped" in str(await bridge.tool("r2"))
             assert await bridge.tool("r3", T) is None
+
+    asyncio.run(scenario())
+
+
+def test_a_gateway_that_has_just_started_waits_for_its_first_engine(place: Paths) -> None:
+    """Longer than for one that went away: on a busy machine it takes some seconds to come."""
+    true = shutil.which("true")
+    write_private(place.command, json.dumps({"command": [true]}))
+
+    async def scenario() -> None:
+        async with node(place) as bridge:
+            call = asyncio.ensure_future(bridge.tool())
+            said = {"session": T, "id": "m1", "sender": "me", "authorised": True}
+            message = asyncio.ensure_future(bridge.message(said))
+            await asyncio.sleep(2.5)
+            assert not call.done()
+            assert not message.done()
+            async with engine(place) as server:
+                assert await call is None
+                await message
+                assert server.engine.store.prompts.has(T, "m1")
 
     asyncio.run(scenario())
 
@@ -694,6 +717,21 @@ def test_a_process_without_a_cookie_may_not_be(place: Paths) -> None:
     asyncio.run(scenario())
 
 
+def test_a_process_knows_whose_it_is_whatever_its_session_is_called(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place), node(place) as bridge:
+            await bridge.until("connected")
+            for session in ("agent:dev1:it's (me)!*", "agent:dev1:中文 é/~_.-", "a%b"):
+                given = await bridge.execEnv(session, "gateway")
+                assert given["OPENCLAW_STATE_DIR"] == str(place.openclaw)
+                owner = cookies.parse(given["CLAWSTOP_COOKIE"])
+                assert owner == cookies.Owner(place.state_id, session, 0)
+                away = await bridge.execEnv(session, "node")
+                assert "OPENCLAW_STATE_DIR" not in away, "that folder is not on this machine"
+
+    asyncio.run(scenario())
+
+
 # -- no engine
 
 
@@ -747,8 +785,9 @@ def test_a_command_file_that_others_can_write_is_not_run(place: Paths, tmp_path:
             assert await bridge.tool()
             assert not proof.exists()
             place.command.chmod(0o600)
-            assert await bridge.tool()
-            assert proof.exists(), "a private one is"
+            async with asyncio.timeout(WAIT):
+                while not proof.exists():  # a private one is
+                    await asyncio.sleep(0.05)
 
     asyncio.run(scenario())
 
@@ -823,6 +862,25 @@ def test_an_engine_that_makes_no_sense_allows_nothing(place: Paths, answer: byte
 
 
 DIRECT = {"ChatType": "direct", "OriginatingChannel": "telegram", "OriginatingTo": "telegram:42"}
+
+
+@pytest.mark.parametrize(("sender", "taken"), [("7", False), ("42", True)])
+def test_a_task_that_goes_on_after_a_crash_is_its_senders_to_take_over(
+    place: Paths, sender: str, taken: bool
+) -> None:
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            await bridge.until("connected")
+            store, run, now = server.engine.store, "clawstop-resume-1", time.time()
+            cut = Cut(S, store.generation(S), "", "message", now, now, now, sender="42", sent=run)
+            store.cuts.put(replace(cut, stage=Stage.RESUMED))
+            await bridge.started(run, S)
+            await bridge.reply(S, run)
+            group = {**DIRECT, "ChatType": "group", "id": "m7", "sender": sender}
+            await bridge.message({**MESSAGE, **group})
+            assert (store.generation(S) > 1) == taken
+
+    asyncio.run(scenario())
 
 
 def test_a_message_whose_run_cannot_be_ended_is_left_to_the_host_and_told(place: Paths) -> None:
@@ -918,5 +976,63 @@ def test_a_message_from_before_a_stop_releases_nothing_when_it_is_told_again(pla
                 await bridge.message(told)  # the host's other instance of the plugin
                 await server.engine.stops.settle()
                 assert server.engine.standing(S).refusal
+
+    asyncio.run(scenario())
+
+
+def test_of_several_that_go_by_a_name_the_number_of_one_stops_it(place: Paths) -> None:
+    entries = {"one-pm": {}, "zero_pm": {"name": "产品经理"}, "dev1": {}}
+    config = place.openclaw / "openclaw.json"
+    config.write_text(json.dumps({"agents": {"entries": entries}}))
+    ids = itertools.count()
+
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            await bridge.until("connected")
+
+            async def say(text: str, sender: str = "me") -> bool:
+                told = {"OriginatingChannel": "telegram", "OriginatingTo": "chat"}
+                told |= {"ChatType": "direct", "id": f"n{next(ids)}"}
+                answer = await bridge.message({**MESSAGE, **told, "text": text, "sender": sender})
+                return bool(answer and answer["handled"])
+
+            async def stopped() -> list[str]:
+                await server.engine.stops.settle()
+                return [scope for r in receipts.read(place.receipts) for scope in r["scopes"]]
+
+            assert not await say("2"), "nobody asked"
+            assert await say("kill pm")
+            assert not await say("2", sender="somebody else")
+            assert await say("２。")
+            assert await stopped() == ["agent:zero_pm"]
+            assert not await say("2"), "once"
+            assert await say("停掉 pm")
+            assert not await say("what is the weather?")
+            assert not await say("1"), "the question is over"
+            assert await say("/kill pm")
+            assert not await say("3"), "there is none"
+            assert await say("/kill pn") is True  # nobody; the nearest are named
+            assert not await say("kill pn"), "a sentence for the agent"
+            assert await stopped() == ["agent:zero_pm"]
+            assert await say("杀掉 产品经理")
+            assert await stopped() == ["agent:zero_pm"] * 2
+            lines = "\n".join(text for _, text in await bridge.said())
+            assert (
+                "Several go by pm. Reply with the number\n1. one-pm\n2. zero_pm (产品经理)" in lines
+            )
+            assert "有多个对象符合 pm，请回复编号" in lines
+            assert "Nobody is called pn" in lines
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_is_told_what_its_file_does_not_say_and_waits_for_nothing(place: Paths) -> None:
+    async def scenario() -> None:
+        async with node(place) as bridge:
+            assert await bridge.block("main", "/nowhere") == "", "no engine, no words"
+            async with engine(place):
+                await bridge.until("connected")
+                assert "You are the agent `main`" in await bridge.block("main", "/nowhere")
+                assert await bridge.block("", "/nowhere") == ""
 
     asyncio.run(scenario())

@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Formatter
 
 import pytest
-from clawstop import cookies, install, processes, receipts
+from clawstop import cookies, install, processes, receipts, starter
 from clawstop.cookies import Owner
 from clawstop.paths import Paths, write_private
 from clawstop.words import TEXTS
@@ -20,9 +20,14 @@ SKILL = Path(__file__).parent.parent / "skill"
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    for agent in ("main", "dev1"):
-        (tmp_path / "openclaw" / "agents" / agent).mkdir(parents=True)
+    (tmp_path / "openclaw").mkdir()
+    configure(tmp_path / "openclaw", "main", "dev1")
     return tmp_path / "openclaw"
+
+
+def configure(state: Path, *agents: str) -> None:
+    entries: dict[str, dict[str, str]] = {id: {} for id in agents}
+    (state / "openclaw.json").write_text(json.dumps({"agents": {"entries": entries}}))
 
 
 def made(state: Path) -> Paths:
@@ -71,24 +76,24 @@ def test_all_with_main(state: Path) -> None:
 
 
 def test_a_part_of_an_id_is_enough_when_it_is_one_agents(state: Path) -> None:
-    for agent in ("zero_pm", "zero_dev2", "one_dev2"):
-        (state / "agents" / agent).mkdir()
+    configure(state, "zero_pm", "zero_dev2", "one_dev2")
     answer = json.loads(clawstop(state, "stop", "PM", "--json").stdout)
     assert answer["scopes"] == ["agent:zero_pm"]
 
 
 def test_a_name_that_several_have_is_exit_4_and_stops_nobody(state: Path) -> None:
-    for agent in ("zero_dev2", "one_dev2"):
-        (state / "agents" / agent).mkdir()
+    configure(state, "zero_dev2", "one_dev2")
     done = clawstop(state, "stop", "dev2")
     assert done.returncode == 4
-    assert "dev2 could be one_dev2, zero_dev2; which one?" in done.stderr
+    assert "dev2 could be\n  1. one_dev2\n  2. zero_dev2" in done.stderr
     assert json.loads(clawstop(state, "status", "--json").stdout)["latches"] == []
 
 
 def test_chinese_by_locale(state: Path) -> None:
     done = clawstop(state, "stop", "dev1", LANG="zh_CN.UTF-8", LC_ALL="")
     assert done.stdout.startswith("已停止 dev1：没有正在运行的任务")
+    done = clawstop(state, "stop", "nobody", LANG="zh_CN.UTF-8", LC_ALL="")
+    assert "没有名为 'nobody' 的智能体或会话；现有：dev1, main" in done.stderr
 
 
 def test_every_text_exists_in_both_languages_with_the_same_values() -> None:
@@ -98,9 +103,20 @@ def test_every_text_exists_in_both_languages_with_the_same_values() -> None:
 
 
 def test_all_is_main_when_there_is_nobody_else(tmp_path: Path) -> None:
-    (tmp_path / "agents" / "main").mkdir(parents=True)
+    for agent in ("main", "stale"):
+        (tmp_path / "agents" / agent).mkdir(parents=True)
     answer = json.loads(clawstop(tmp_path, "stop", "all", "--json").stdout)
     assert (answer["scopes"], answer["spared"]) == (["agent:main"], [])
+
+
+def test_a_folder_that_was_left_is_not_meant_before_an_agent(state: Path) -> None:
+    configure(state, "main", "zero_pm")
+    for agent in ("pm", "old"):
+        (state / "agents" / agent).mkdir(parents=True)
+    answer = json.loads(clawstop(state, "stop", "pm", "--json").stdout)
+    assert answer["scopes"] == ["agent:zero_pm"]
+    answer = json.loads(clawstop(state, "stop", "old", "--json").stdout)
+    assert answer["scopes"] == ["agent:old"], "where nobody else is meant"
 
 
 def test_a_dry_run_changes_nothing(state: Path) -> None:
@@ -179,12 +195,12 @@ def test_the_installed_command_works_without_its_environment(
     skill = tmp_path / "skill.py"
     skill.write_text("import sys; print('bootstrap', sys.argv[1:])")
     for python in (sys.executable, str(tmp_path / "gone")):
-        assert list(install._write_launcher([python, str(skill)], dry_run=False))
-        done = subprocess.run([str(install.launcher()), "stop", "a b"], capture_output=True)
+        assert list(install._write_launcher([python, str(skill)], tmp_path, dry_run=False))
+        done = subprocess.run([str(starter.launcher()), "stop", "a b"], capture_output=True)
         assert done.stdout.decode().strip() == "bootstrap ['stop', 'a b']", done.stderr
-    install.launcher().write_text("somebody's own")
-    assert "it is not ours" in next(install._write_launcher(["x", "y"], dry_run=False))
-    assert install.launcher().read_text() == "somebody's own"
+    starter.launcher().write_text("somebody's own")
+    assert "it is not ours" in next(install._write_launcher(["x", "y"], tmp_path, dry_run=False))
+    assert starter.launcher().read_text() == "somebody's own"
 
 
 def test_a_bad_setting_is_a_sentence_and_never_keeps_a_stop_from_working(state: Path) -> None:

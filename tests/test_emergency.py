@@ -30,10 +30,10 @@ S = "agent:dev1:main"
 
 @pytest.fixture
 def place(tmp_path: Path) -> Paths:
-    for agent in ("main", "dev1"):
-        (tmp_path / "openclaw" / "agents" / agent).mkdir(parents=True)
     paths = Paths(tmp_path / "openclaw")
     paths.prepare()
+    config = paths.openclaw / "openclaw.json"
+    config.write_text('{"agents": {"entries": {"main": {}, "dev1": {}}}}')
     return paths
 
 
@@ -159,6 +159,25 @@ def test_it_is_on_disk_before_anything_is_killed(
     monkeypatch.setattr(reaping, "reap", reap)
     emergency.stop(["--state-dir", str(place.openclaw), "stop", S])
     assert [stone["target"] for stone in seen[0]] == [S]
+
+
+def test_a_task_that_looks_for_flags_finds_one_before_its_signal(
+    place: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(place.database)
+    store.bind("r1", S, "message")
+    store.close()
+    seen: list[list[str]] = []
+
+    def look(*_: Any, **__: Any) -> reaping.Reaped:
+        seen.append([file.name for file in place.flags.iterdir()])
+        return reaping.Reaped()
+
+    monkeypatch.setattr(reaping, "reap", look)
+    monkeypatch.setenv("OPENCLAW_STATE_DIR", str(place.openclaw))
+    emergency.stop(["stop", "dev1"])
+    assert seen == [["agent-stop-agent%3Adev1%3Amain.flag"]]
+    assert not list(place.flags.iterdir())
 
 
 def test_now_does_not_wait_for_what_ignores_term(place: Paths) -> None:

@@ -390,6 +390,10 @@ def test_fifty_stops_at_once_are_fifty_receipts(place: Paths) -> None:
 
 def test_a_storm_of_fifty_agents_latches_all_before_it_kills_one(place: Paths) -> None:
     agents = [f"a{number:02}" for number in range(50)]
+    entries: dict[str, Any] = {agent: {} for agent in agents}
+    config = place.openclaw / "openclaw.json"
+    config.parent.mkdir(exist_ok=True)
+    config.write_text(json.dumps({"agents": {"entries": entries}}))
 
     async def scenario() -> None:
         async with pair(place) as (running, one):
@@ -498,10 +502,8 @@ def test_a_tombstone_that_is_none_is_put_aside(place: Paths) -> None:
         tombstone(place, "list", "[]"),
         tombstone(place, "control", json.dumps({"target": "agent:main:\n"})),
         tombstone(place, "number", json.dumps({"target": 7})),
-        tombstone(place, "several", json.dumps({"target": "dev"})),
+        tombstone(place, "nobody", json.dumps({"target": "not an id"})),
     ]
-    for agent in ("dev1x", "dev2x"):
-        (place.openclaw / "agents" / agent).mkdir(parents=True)
     anyone = tombstone(place, "writable", json.dumps({"target": S}))
     anyone.chmod(0o666)
     link = place.tombstones / "link.json"
@@ -514,6 +516,18 @@ def test_a_tombstone_that_is_none_is_put_aside(place: Paths) -> None:
     asyncio.run(scenario())
     assert not any(file.exists() for file in files)
     assert len(list(place.tombstones.glob("*.rejected"))) == 7
+
+
+def test_a_tombstone_means_whom_it_names_and_nobody_like_them(place: Paths) -> None:
+    (place.openclaw / "agents" / "zero_dev1").mkdir(parents=True)
+    (place.openclaw / "openclaw.json").write_text("{agents: {")
+    tombstone(place, "one", json.dumps({"target": "dev1"}))
+
+    async def scenario() -> None:
+        async with engine(place) as running:
+            assert list(running.engine.store.mirror()["latches"]) == ["agent:dev1"]
+
+    asyncio.run(scenario())
 
 
 # -- bad input
@@ -674,7 +688,7 @@ def test_no_sequence_of_lines_takes_the_engine_down(shared: Paths, lines: list[b
                 await bad.hello(token)
                 for line in lines:
                     bad.write(line + b"\n")
-                bad.writer.write_eof()
+                bad.end()
                 while await bad.line():
                     pass
             async with bridge(shared) as good:

@@ -91,7 +91,8 @@ def test_of_an_agent_the_newest_conversation_is_meant_and_of_all_none(
     product: Product, place: Place
 ) -> None:
     newer = place.add(OTHER, working())
-    assert stop(product, place, "all")["memory"] == []
+    for everybody in ("all", "ALL", "全部", "Everything"):
+        assert stop(product, place, everybody)["memory"] == [], everybody
     receipt = stop(product, place, "dev1")
     assert [move["session"] for move in receipt["memory"]] == [OTHER]
     assert place.file.read_bytes() == working().data
@@ -593,7 +594,7 @@ def test_a_stop_that_had_no_engine_keeps_what_was_to_be_kept(
     assert (place.file.read_bytes() != working().data) is goes
 
 
-# -- tried by reviewers
+# -- odd ones
 
 
 def test_a_resumed_stop_takes_nothing_that_was_said_since(product: Product, place: Place) -> None:
@@ -778,10 +779,14 @@ class Told:
     """A gateway's bridge that tells of a conversation, in parts, and moves its pointer."""
 
     def __init__(self, tree: Tree, most: int) -> None:
-        rows = [json.loads(line) for line in tree.lines]
-        self.entries = [row for row in rows if row["type"] != "session"][::-1]
+        self.tree = tree
         self.most = most
         self.moved: list[dict[str, Any]] = []
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        rows = [json.loads(line) for line in self.tree.lines]
+        return [row for row in rows if row["type"] != "session"][::-1]
 
     def read(self, params: dict[str, Any]) -> dict[str, Any]:
         ids = [entry["id"] for entry in self.entries]
@@ -836,6 +841,40 @@ def test_in_the_hosts_database_a_task_is_found_however_little_is_told_at_once(
             assert json.loads(lines[1])["id"] == task
             assert len(lines) == 1 + 142
             assert not list(Path(row["backup"]).parent.glob(".rollback-*"))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("times", [1, 2, 100])
+def test_last_words_that_come_during_the_rollback_are_taken_too(tmp_path: Path, times: int) -> None:
+    tree = talked()
+    tree.user("the task")
+    told, writes = Told(tree, 64), iter(range(times))
+    paths = Paths(tmp_path / "openclaw")
+    database = paths.openclaw / "agents" / "dev1" / "agent" / "openclaw-agent.sqlite"
+    database.parent.mkdir(parents=True)
+    database.touch()
+
+    def dump(params: dict[str, Any]) -> dict[str, Any]:
+        if next(writes, None) is not None:
+            tree.calls()
+            raise RuntimeError(f"{SESSION} was written to meanwhile")
+        return told.dump(params)
+
+    async def scenario() -> None:
+        async with engine(paths) as server, bridge(paths, capabilities={"memory": True}) as one:
+            asked = int((BEGIN + 2.5) * 1000)
+            run = {"run": "r1", "session": SESSION, "cause": "message", "asked": asked}
+            await one.result("run_start", **run)
+            ended = {"ended": [{"run": "r1", "session": SESSION, "how": [], "ms": 0}], "alive": []}
+            one.answers |= {"end": ended, "memory_read": told.read, "memory_dump": dump}
+            one.answers |= {"memory_move": told.move}
+            receipt = await server.engine.commands.stop(None, {"target": SESSION, "pid": 1})
+            if times == 100:  # somebody writes on: that is no end
+                assert "was written to meanwhile" in receipt["left"][0]
+            else:
+                assert receipt["converged"], receipt["left"]
+                assert receipt["memory"][0]["entries"] == 1 + times
 
     asyncio.run(scenario())
 

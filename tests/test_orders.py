@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from clawstop import targets
+from clawstop.agents import Agent
+from clawstop.names import Names
 
 BRIDGE = Path(__file__).parent.parent / "hooks" / "openclaw"
 DRIVER = """
@@ -38,6 +40,11 @@ def node(file: str, call: str, every: list[list[Any]]) -> list[Any]:
     return answers
 
 
+def killed(name: str, bare: str = "", *, sure: bool = False, keep: bool = False) -> dict[str, Any]:
+    """An order with the name as it was typed, and without what is said around a name."""
+    return {"kind": "kill", "name": name, "bare": bare or name, "sure": sure, "keep": keep}
+
+
 ORDERS = {
     "/stop": {"kind": "stop"},
     "stop it": {"kind": "stop"},
@@ -47,19 +54,35 @@ ORDERS = {
     "/suspects@some_bot": {"kind": "suspects"},
     "/restore": {"kind": "restore", "receipt": "", "force": False},
     "/restore 1a2b3c4d --force": {"kind": "restore", "receipt": "1a2b3c4d", "force": True},
-    "kill dev1": {"kind": "kill", "name": "dev1", "sure": False, "keep": False},
-    "  Kill dev1 ": {"kind": "kill", "name": "dev1", "sure": False, "keep": False},
-    "/kill dev1": {"kind": "kill", "name": "dev1", "sure": True, "keep": False},
-    "/halt dev1": {"kind": "kill", "name": "dev1", "sure": True, "keep": False},
-    "stop dev1": {"kind": "kill", "name": "dev1", "sure": False, "keep": False},
-    "杀掉 dev1": {"kind": "kill", "name": "dev1", "sure": False, "keep": False},
-    "停掉dev1": {"kind": "kill", "name": "dev1", "sure": False, "keep": False},
-    "kill everything": {"kind": "kill", "name": "everything", "sure": False, "keep": False},
-    "kill dev1 now!!": {"kind": "kill", "name": "dev1", "sure": False, "keep": False},
-    "杀掉dev1。": {"kind": "kill", "name": "dev1", "sure": False, "keep": False},
-    "kill @dev1 please": {"kind": "kill", "name": "dev1", "sure": False, "keep": False},
-    "@some_bot kill dev1": {"kind": "kill", "name": "dev1", "sure": False, "keep": False},
-    "/kill dev1 --keep": {"kind": "kill", "name": "dev1", "sure": True, "keep": True},
+    "kill dev1": killed("dev1"),
+    "  Kill dev1 ": killed("dev1"),
+    "/kill dev1": killed("dev1", sure=True),
+    "/halt dev1": killed("dev1", sure=True),
+    "stop dev1": killed("dev1"),
+    "杀掉 dev1": killed("dev1"),
+    "停掉dev1": killed("dev1"),
+    "kill everything": killed("everything"),
+    "kill dev1 now!!": killed("dev1 now!!", "dev1"),
+    "杀掉dev1。": killed("dev1。", "dev1"),
+    "kill @dev1 please": killed("dev1 please", "dev1"),
+    "@some_bot kill dev1": killed("dev1"),
+    "/kill dev1 --keep": killed("dev1", sure=True, keep=True),
+    "／kill dev1": killed("dev1", sure=True),
+    "ｋｉｌｌ dev1": killed("dev1"),
+    "殺掉 dev1": killed("dev1"),
+    "終止dev1": killed("dev1"),
+    "kill C#": killed("C#"),
+    "kill C#!": killed("C#!", "C#"),
+    "kill Anna (QA)": killed("Anna (QA)"),
+    "kill zero_pm (产品经理)": killed("zero_pm (产品经理)"),
+    "kill (dev1)": killed("(dev1)"),
+    "kill dev1)": killed("dev1)", "dev1"),
+    "kill 🦊": killed("🦊"),
+    "kill dev1 🙏": killed("dev1 🙏", "dev1"),
+    "kill dev1?": None,
+    "杀掉dev1？": None,
+    "kill dev1?!": None,
+    "/kill Who?": killed("Who?", "Who", sure=True),
     "@else kill dev1": None,
     "killer whales": None,
     "please kill dev1 and then go on": None,
@@ -93,7 +116,7 @@ def test_orders_are_told_from_talk() -> None:
 )
 def test_in_chat_a_name_is_a_whole_name(name: str, called: list[str]) -> None:
     agents = ["zero_dev1", "zero_pm", "one-pm", "audit", "main"]
-    assert targets.called(name, agents) == called
+    assert targets.meant(name, Names(map(Agent, agents))) == called
 
 
 PAIRED = {"channels": {"telegram": {"dmPolicy": "pairing"}}}
@@ -133,3 +156,11 @@ def test_who_may_command_another_agent(config: Any, who: Any, may: bool) -> None
 def test_who_may_use_the_channels_menu(config: Any, who: Any, may: bool) -> None:
     about = {"channel": "telegram", **who}
     assert node("authority.js", "mayUseMenu", [[config, about]]) == [may]
+
+
+def test_yes_and_no_are_whole_answers() -> None:
+    yes = ["yes", "Yes!", "go on", "继续", "是的。", "好的", "ＯＫ", "y"]
+    no = ["no", "No.", "不用了", "否", "算了", "n"]
+    neither = ["yes, but change the title", "no idea", "继续写第二章", "now", "nothing", "", "1"]
+    told = node("orders.js", "answerOf", [[text] for text in (*yes, *no, *neither)])
+    assert told == [True] * len(yes) + [False] * len(no) + [None] * len(neither)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from clawstop import hookimpl, hookspecs, plugins
-from clawstop.events import EngineInfo, Message, Output, Run, Stop, ToolCall
+from clawstop.agents import Agent
+from clawstop.events import EngineInfo, Message, Output, Roll, Run, Stop, ToolCall
 from clawstop.plugins import NAMES, Plugins
 from clawstop.reaping import Reaped
 from clawstop.store import Standing
@@ -36,6 +37,10 @@ class Recorder:
     @hookimpl
     def clawstop_startup(self, engine: EngineInfo) -> None:
         self.calls.append(f"startup {engine.version}")
+
+    @hookimpl
+    def clawstop_agents(self, roll: Roll) -> None:
+        self.calls.append(f"agents {len(roll.agents)}")
 
     @hookimpl
     def clawstop_message(self, message: Message) -> None:
@@ -81,6 +86,7 @@ def test_every_hook_is_called_in_the_order_of_a_runs_life() -> None:
 
     async def life() -> None:
         await manager.startup(EngineInfo("1", Path(), []))
+        await manager.agents(Roll([Agent("dev1")], "off", Path()))
         await manager.message(Message("m1", "agent:main:main", "me", True))
         await manager.run_started(Run("r1", "message", FREE))
         await manager.gate(CALL)
@@ -94,6 +100,7 @@ def test_every_hook_is_called_in_the_order_of_a_runs_life() -> None:
     asyncio.run(life())
     assert recorder.calls == [
         "startup 1",
+        "agents 1",
         "message m1",
         "run_started r1",
         "pre_tool exec",

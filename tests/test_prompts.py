@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from clawstop import engine as module
 from clawstop.paths import Paths
 from clawstop.prompts import Prompt
 from clawstop.store import Store
@@ -31,7 +29,7 @@ def noted(store: Store, *ids: str, session: str = S, came: float = 100.0) -> Non
 
 
 def unread(store: Store) -> list[str]:
-    return [prompt.id for prompt in store.prompts.unread(before=1e12)]
+    return [prompt.id for prompt in store.prompts.unread("another gateway")]
 
 
 def test_a_message_is_there_until_a_run_has_it(place: Paths) -> None:
@@ -64,30 +62,6 @@ def test_a_stop_discards_what_came_before_it_in_its_scope(place: Paths) -> None:
     assert "other" in unread(store), "begun anew is not stopped"
 
 
-def test_a_gateway_that_died_with_a_message_makes_its_person_send_it_again(
-    place: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "REPLAY_SECONDS", 0.3)
-
-    async def scenario() -> None:
-        async with engine(place) as running:
-            store, now = running.engine.store, time.time()
-            noted(store, "lost", "kept", came=now - 30)
-            for _ in range(2):
-                async with bridge(place, born=now * 1000) as one:
-                    noted(store, "kept", came=now + 1)  # the host kept it, and tells it again
-                    await asyncio.sleep(0.6)
-                    said = [m["params"] for m in one.asked if m["method"] == "say"]
-                    if "lost" in unread(store) or said:
-                        [told] = said
-                        assert told["text"].endswith("words of lost")
-                        assert told["route"] == ROUTE
-            assert said == [], "told once"
-            assert unread(store) == ["kept"]
-
-    asyncio.run(scenario())
-
-
 def test_a_message_is_on_disk_before_the_bridge_hears_of_it(place: Paths) -> None:
     async def scenario() -> None:
         async with engine(place) as running, bridge(place) as one:
@@ -95,7 +69,13 @@ def test_a_message_is_on_disk_before_the_bridge_hears_of_it(place: Paths) -> Non
             await one.result("message", session=S, text="hello", route=ROUTE, **message)
             assert unread(running.engine.store) == ["m1"]
             await one.result("run_start", run="r1", session=S, cause="message", message="m1")
+            prompts = running.engine.store.prompts
             assert unread(running.engine.store) == []
+            mine = prompts.of_run(S, "r1")
+            assert mine is not None, "its words are there while its run lives"
+            assert mine.text == "hello"
+            await one.result("run_end", run="r1", session=S)
+            assert prompts.of_run(S, "r1") is None
 
     asyncio.run(scenario())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,24 +35,37 @@ class Wire:
         self._number = 0
         self.asked: list[dict[str, Any]] = []  # what the engine asked of us
         self.acknowledge = True
+        self.ended = False
         self.answers: dict[str, Any] = {"end": {"ended": [], "alive": []}, "drain": {}}
         self.reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
+        with contextlib.suppress(ConnectionError):  # an answer of ours met a closed door
+            await self._read_lines()
+        self._answers.put_nowait(None)
+
+    async def _read_lines(self) -> None:
         while data := await self._reader.readline():
             message = json.loads(data)
             if "method" not in message:
                 self._answers.put_nowait(message)
                 continue
-            self.asked.append(message)
-            if self.acknowledge and "id" in message:
+            if message["method"] != "agents":  # that is asked now and then
+                self.asked.append(message)
+            if self.acknowledge and "id" in message and not self.ended:
                 result = self.answers.get(message["method"])
-                result = result(message["params"]) if callable(result) else result
-                self.write(json.dumps({"id": message["id"], "result": result}).encode() + b"\n")
-        self._answers.put_nowait(None)
+                try:
+                    answer = {"result": result(message["params"]) if callable(result) else result}
+                except Exception as error:  # as the bridge tells one
+                    answer = {"error": {"code": "failed", "message": str(error)}}
+                self.write(json.dumps({"id": message["id"], **answer}).encode() + b"\n")
 
     def write(self, data: bytes) -> None:
         self.writer.write(data)
+
+    def end(self) -> None:
+        self.ended = True
+        self.writer.write_eof()
 
     async def line(self) -> dict[str, Any] | None:
         """The next answer, or None at the end of the stream."""

@@ -167,6 +167,13 @@ def sleeper(cage: Cage, **options: object) -> list[int]:
     return pids
 
 
+def is_pending(pid: int, number: int) -> bool:
+    """Whether somebody has sent it this signal, which it blocks."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    pending = next(line for line in status.splitlines() if line.startswith("ShdPnd:"))
+    return bool(int(pending.split()[1], 16) >> (number - 1) & 1)
+
+
 def deaf(cage: Cage) -> list[int]:
     """Ignores every signal that can be ignored."""
     return cage.python(

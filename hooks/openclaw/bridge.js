@@ -15,15 +15,17 @@ import * as memory from "./memory.js";
 import path from "node:path";
 
 const HOLD_MS = 2000; // I7: how long a tool call is held for an engine that is away
-const BOOT_MS = 20000; // how long a run that no person asked for waits for the first engine; it starts in about 1 s
+const BOOT_MS = 20000; // how long a gateway that has just started waits for its first engine; it starts in about 1 s
 const JUST_MS = 1000; // a run that ended within this before a stop was ended by the host for it
 const STOP_MS = 120000; // nobody waits for this answer; it only says when to stop listening
 const AGAIN_MS = 200; // before a stop that failed is asked for again
 const FROZEN_LOOK_MS = 100;
 const FROZEN_TELL_MS = 5000; // then the person is told why nothing happens
+const BLOCK_MS = 500; // a turn goes on without the words about stops
 const KEPT = 1000; // ended runs, children and traces remembered
 const INPUT = 2000; // characters of a tool's input that the engine is told
 const SETUP = "run `clawstop doctor` to see why";
+const RESUME = "clawstop-resume-"; // runs that go on with what a crash cut off, by our own message
 const JOBS = new Set(["automations", "cron"]); // the tools that schedule
 
 export class Bridge {
@@ -37,6 +39,7 @@ export class Bridge {
   fence = new Fence(this);
   takeover = new Takeover(this);
   spent = new Spent();
+  questions = new Set(); // sessions in which a person was asked whether a task shall go on
   bare = new Set(); // sessions whose next process would carry no cookie
   pending = new Map(); // stop id -> a stop that no engine has answered yet
   #live = false;
@@ -58,8 +61,7 @@ export class Bridge {
         host: "openclaw",
         version: this.version,
         capabilities: this.abilities,
-        agents: this.agents(),
-        workspaces: this.workspaces(),
+        ...this.#aboutAgents(),
         config: this.config,
         born: this.#born,
         runs: [...this.runs].map(([run, { session, cause, reports, asked }]) => ({ run, session, cause, reports, asked })),
@@ -129,8 +131,9 @@ export class Bridge {
     this.engine.tell("configure", { config });
   }
 
-  #welcome({ state, settings, mirror, runs = {}, cages, ask_emit: askEmit }) {
+  #welcome({ state, settings, mirror, runs = {}, cages, ask_emit: askEmit, questions = [] }) {
     this.mirror.take(mirror, true);
+    this.questions = new Set(questions);
     Object.assign(this, { state, settings, cages, askEmit });
     for (const [run, bound] of Object.entries(runs)) if (this.runs.has(run)) this.runs.get(run).bound = bound;
   }
@@ -144,6 +147,13 @@ export class Bridge {
     if (method === "end") return this.ending.report(params);
     if (method === "drain") return this.#drain(params);
     if (method === "jobs_on") return drain.switchJobs(this.cron?.(), params.jobs, true);
+    if (method === "agents") return this.#aboutAgents();
+    if (method === "pending") return host.pending(this.api, params.sessions);
+    if (method === "resume") return host.resume(this.api, params);
+    if (method === "questions") return void (this.questions = new Set(params.sessions));
+    if (method === "labels") return host.labels(this.api, this.agents());
+    if (method === "canary") return host.rpc(this.api, "chat.send", { sessionKey: params.session, message: params.message, idempotencyKey: params.id });
+    if (method === "canary_over") return host.rpc(this.api, "sessions.delete", { key: params.session });
     if (method === "spent") return this.spent.report();
     if (method === "memory_read") return memory.read(this.api, params);
     if (method === "memory_dump") return memory.dump(this.api, params);
@@ -283,6 +293,8 @@ export class Bridge {
   // What a run reports. A run is a person's only when a message of theirs waits in its session.
   #cause(run, session, { trigger, jobId, prompt }) {
     if (run.startsWith("announce:")) return { cause: "announce", reports: [childOf(run)] };
+    if (run.startsWith(RESUME)) return { cause: "resume", reports: [] };
+    if (host.isRecovery(this.api, session, run)) return { cause: "recovery", reports: [] };
     if (jobId) return { cause: "cron", reports: [`job:${jobId}`] };
     if (trigger && trigger !== "user") return { cause: trigger, reports: drain.wakesOf(session) };
     const message = this.chat.takeFor(run, session, prompt);
@@ -308,10 +320,13 @@ export class Bridge {
     let refusal = mirrored ? `${session} is stopped` : undefined;
     // Before the engine's first word the mirror is empty, and a restarting host replays what was refused: only a
     // person's own run goes on without it.
-    const blind = this.state === undefined && cause !== "message";
+    // What goes on after a crash waits until the engine has cleaned up behind it.
+    const blind = cause === "recovery" || cause === "resume" || (this.state === undefined && cause !== "message");
     try {
-      const answer = await this.engine.ask("run_start", { run, session, session_id: sessionId ?? "", cause, reports, asked, message }, blind ? BOOT_MS : HOLD_MS);
+      const answer = await this.engine.ask("run_start", { run, session, session_id: sessionId ?? "", cause, reports, asked, message }, blind ? BOOT_MS : this.patience);
       record.bound = answer.bound;
+      record.sender ??= answer.sender; // what goes on after a crash is still whose it was,
+      record.page ??= answer.page; // and where it was asked for
       refusal ??= answer.refusal ?? undefined;
     } catch (error) {
       this.log.warn(`clawstop: run ${run} is not recorded: ${error.message}`);
@@ -346,7 +361,7 @@ export class Bridge {
     forgetOldest(this.ended);
     this.spent.close("turn", known.session);
     this.chat.settle(known.session);
-    this.engine.tell("run_end", { run, session: known.session, ended: known.ended });
+    this.engine.tell("run_end", { run, session: known.session, ended: known.ended, finished });
   }
 
   // The host aborted a run because a person said so. Ours are marked `ending` before we abort them.
@@ -381,7 +396,7 @@ export class Bridge {
       refusal = mirrored();
       if (refusal) break;
       try {
-        const answer = await this.engine.ask("tool", { id, run, session, tool, input: inputOf(params) }, HOLD_MS);
+        const answer = await this.engine.ask("tool", { id, run, session, tool, input: inputOf(params) }, this.patience);
         refusal = answer.refusal ?? mirrored();
         frozen = answer.frozen === true && !signal?.aborted; // it was frozen on the way: wait, and ask again
         if (frozen) await sleep(FROZEN_LOOK_MS);
@@ -401,6 +416,12 @@ export class Bridge {
       told = true;
       this.chat.tellFrozen(session);
     }
+  }
+
+  // How long a call or a message is held. A gateway that has just started has an engine that does so too.
+  get patience() {
+    const young = this.state === undefined && this.engine.expected ? this.#born + BOOT_MS - Date.now() : 0;
+    return Math.max(HOLD_MS, young || 0);
   }
 
   #engineDown(session, error) {
@@ -429,37 +450,52 @@ export class Bridge {
   // The cookie for a process of this session, so that it is known whose it is. Without the engine's first word there
   // is none, and then the process may not be: its gate comes next.
   async cookie(session) {
-    if (!this.state) await this.engine.ready(HOLD_MS).catch(() => this.bare.add(session));
+    if (!this.state) await this.engine.ready(this.patience).catch(() => this.bare.add(session));
     const mine = [...this.runs].filter(([, run]) => run.session === session && run.bound !== undefined);
     const current = mine.filter(([id]) => !this.dead(id));
     const bound = (current.length ? current : mine).map(([, run]) => run.bound);
     const generation = bound.length ? Math.min(...bound) : 0; // of a run that is not bound yet: any stop ends it
-    return this.state && `1:${this.state}:${generation}:run:${encodeURIComponent(session)}`;
+    return this.state && `1:${this.state}:${generation}:run:${encoded(session)}`;
   }
 
-  // What exec gives its process: whose it is, and the cage that our shell puts it into. On this machine only: a sandbox
-  // or a node has no use for it.
+  // What exec gives its process: whose it is, where its engine is, and the cage that our shell puts it into. The latter
+  // two on this machine only: a sandbox or a node has no use for them.
   async execEnv(session, where) {
     const cookie = await this.cookie(session);
     if (!cookie) return undefined;
-    const cage = where && where !== "gateway" ? undefined : cageFor(this.cages, cookie);
+    if (where && where !== "gateway") return { CLAWSTOP_COOKIE: cookie };
+    const given = { CLAWSTOP_COOKIE: cookie, OPENCLAW_STATE_DIR: path.dirname(this.folder) };
+    const cage = cageFor(this.cages, cookie);
     try {
-      if (cage && (await useShell(this.#shells))) return { CLAWSTOP_COOKIE: cookie, CLAWSTOP_CAGE: cage };
+      if (cage && (await useShell(this.#shells))) return { ...given, CLAWSTOP_CAGE: cage };
     } catch (error) {
       this.log.warn(`clawstop: processes are known by their cookie alone: ${error.message}`);
     }
-    return { CLAWSTOP_COOKIE: cookie };
+    return given;
   }
 
   get #shells() {
     return path.join(this.folder, "shell");
   }
 
-  // Where each agent works.
-  workspaces() {
-    const { config, agent } = this.api.runtime ?? {};
-    const found = this.agents().map((id) => [id, agent?.resolveAgentWorkspaceDir?.(config?.current?.() ?? this.api.config, id)]);
-    return Object.fromEntries(found.filter(([, folder]) => folder));
+  // Who they are, where each works, and what they are called.
+  #aboutAgents() {
+    const agents = this.agents();
+    const workspace = (id) => this.api.runtime?.agent?.resolveAgentWorkspaceDir?.(this.hostConfig, id);
+    const { entries, list } = this.hostConfig?.agents ?? {};
+    const names = (id) => {
+      const entry = entries?.[id] ?? list?.find((one) => one.id === id);
+      return [entry?.name ?? "", entry?.identity?.name ?? ""];
+    };
+    const each = (about) => Object.fromEntries(agents.map((id) => [id, about(id)]).filter(([, told]) => told));
+    return { agents, workspaces: each(workspace), names: each(names) };
+  }
+
+  // What an agent is told about stops this turn, where its AGENTS.md does not say so. A turn waits for nothing.
+  async block(agent, workspace) {
+    if (this.settings?.protocol === "off" || !agent) return "";
+    const answer = await this.engine.ask("block", { agent, workspace }, BLOCK_MS).catch(() => undefined);
+    return answer?.text ?? "";
   }
 
   // The engine hears of every child again when it connects: one must not be missed while it is away.
@@ -484,5 +520,8 @@ function inputOf(params) {
     return "";
   }
 }
+
+// A session as a cookie has it: these five are left bare by the language, and by nobody else.
+const encoded = (session) => encodeURIComponent(session).replace(/[!'()*]/g, (c) => `%${c.charCodeAt(0).toString(16).toUpperCase()}`);
 
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));

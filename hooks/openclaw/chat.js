@@ -3,10 +3,10 @@
 import crypto from "node:crypto";
 import { mayCommand, mayCommandOthers, mayUseMenu } from "./authority.js";
 import { agentOf } from "./mirror.js";
-import { orderOf } from "./orders.js";
+import { answerOf, choiceOf, orderOf } from "./orders.js";
 import { stopWord } from "./stopwords.js";
 
-const HOLD_MS = 2000; // how long a message waits for an engine that is away
+const HOLD_MS = 2000; // how long a name waits for an engine that is away
 const ANSWER_MS = 8000; // how long the host's own "aborted" is held for our line; it gives a hook 15 s
 const DOWN_MS = 4000; // how long a person waits for an engine that is coming back; it takes about a second
 const LOOK_MS = 100;
@@ -15,6 +15,7 @@ const STOP_MS = 120000; // a stop of many agents takes longer
 const SAME_MS = 1000; // one stop shows itself up to three times within this
 const RESET_MS = 60000; // a typed /new shows itself again when the host carries it out
 const SETTLE_MS = 5000; // a message that was steered into a run and not read becomes a run 0.5 s after its end
+const CHOICE_MS = 120000; // a number that comes later is about something else
 const LOCAL = /^zh/i.test(process.env.LC_ALL || process.env.LC_MESSAGES || process.env.LANG || "") ? "zh" : "en";
 const BEGIN_MS = 15000; // a message that has not become a run by then never will
 const ANEW = /^\s*\/(?:new|reset)\b/i;
@@ -23,6 +24,7 @@ const ANEW_SETTLE_MS = 300; // and takes messages again so long after it has sai
 const OLD_MS = 600000; // and nobody waits for it any more
 const JOURNAL = 4000; // characters of a message that the engine keeps until it is answered
 const KEPT = 1000; // sessions remembered
+const journal = (text) => (text.length > JOURNAL ? `${text.slice(0, JOURNAL - 1)}…` : text).toWellFormed();
 const CLAIM = { handled: true, queuedFinal: false, counts: { tool: 0, block: 0, final: 0 } };
 const DOWN = {
   en: "Stopped. clawstop's engine is not running: processes are killed as soon as it is back (run `clawstop doctor`).",
@@ -60,6 +62,7 @@ export class Chat {
     told: new Map(), // when the person was told that it is frozen
     resets: new Map(), // [when a /new was typed, and has not been carried out yet]
     tongues: new Map(), // the language that the person writes in
+    choices: new Map(), // by session and sender, {at, names, keep}: of whom somebody may name the number
   };
 
   #told = new Map(); // message -> what became of it
@@ -99,14 +102,15 @@ export class Chat {
     const route = { session, channel, to: event.originatingTo ?? ctx.OriginatingTo, account: ctx.AccountId, thread: ctx.MessageThreadId };
     said.group = ctx.ChatType !== "direct" && channel !== "webchat";
     if (authorised && !ctx.media?.length) {
-      const answer = await this.#obey(orderOf(said.text, namesOf(ctx, said.text)), said, route);
+      const order = this.#chosen(said) ?? this.#answered(said) ?? orderOf(said.text, namesOf(ctx, said.text));
+      const answer = await this.#obey(order, said, route);
       if (answer) return this.#claim(hook, route, answer.line);
     }
     if (authorised) remember(this.memory.spoke, session, Date.now());
     const turn = ctx.CommandTurn;
     const command = turn ? turn.kind !== "normal" : said.text.trimStart().startsWith("/");
     const message = { ...said, command, page: channel === "webchat" };
-    await this.#message(message, route, authorised);
+    if (await this.#message({ ...message, media: Boolean(ctx.media?.length) }, route, authorised)) return this.#claim(hook, route);
     await this.#takeOver(message, route, authorised);
     if (authorised && turn?.authorized && ["new", "reset"].includes(turn.commandName)) {
       remember(this.memory.resets, session, [...this.#typed(session), Date.now()]);
@@ -124,20 +128,38 @@ export class Chat {
     const others = () => mayCommandOthers(this.#bridge.hostConfig, { ...route, sender });
     if (order?.kind === "stops") return { line: this.#asked("stops", { ...about, only: others() && !said.group ? "" : session }) };
     if (order?.kind === "restore") return { line: this.#asked("restore", { ...about, receipt: order.receipt, force: order.force, any: others() }) };
+    if (order?.kind === "boot-resume") return { line: this.#asked("cuts", { ...about, only: others() && !said.group ? "" : session }) };
+    if (order?.kind === "answer") return { line: this.#asked("answer", { ...about, yes: order.yes, group: said.group, listed: others(), page: route.channel === "webchat" }) };
     if (order?.kind === "suspects") return { line: this.#asked("suspects", { ...about, id }) };
     if (order?.kind === "kill") return this.#kill(order, { ...about, id, trigger: text.slice(0, 200).toWellFormed() }, route);
     return undefined;
   }
 
+  // A yes or no to the question whether a task shall go on that a crash cut off.
+  #answered({ session, text }) {
+    const yes = this.#bridge.questions.has(session) ? answerOf(text) : undefined;
+    return yes === undefined ? undefined : { kind: "answer", yes };
+  }
+
+  // The number of one of several that went by a name; whatever else is said, the question is over.
+  #chosen({ session, sender, text }) {
+    const { choices } = this.memory;
+    const asked = choices.get(`${session} ${sender}`);
+    choices.delete(`${session} ${sender}`);
+    const known = Date.now() - (asked?.at ?? 0) < CHOICE_MS ? asked.names[choiceOf(text) - 1] : undefined;
+    return known && { kind: "kill", known, keep: asked.keep };
+  }
+
   // `kill dev1`. The engine knows who is called so; a sentence that names nobody is the agent's to read. While it is
   // away the stop is left for it, by a name that we know ourselves.
-  async #kill({ name, sure, keep }, about, route) {
+  async #kill({ name, bare, known: chosen, sure, keep }, about, route) {
     const bridge = this.#bridge;
     const may = mayCommandOthers(bridge.hostConfig, { ...route, sender: about.sender });
-    const named = await bridge.engine.ask("named", { name, lang: about.lang }, HOLD_MS).catch(() => undefined);
-    const known = named?.name ?? (named ? undefined : bridge.named(name));
+    const named = chosen ? { name: chosen } : await bridge.engine.ask("named", { name, bare, sure, lang: about.lang }, HOLD_MS).catch(() => undefined);
+    const known = named?.name ?? (named ? undefined : (bridge.named(name) ?? bridge.named(bare)));
     if (!known && !sure && !named?.several) return undefined;
     if (!may) return { line: STRANGER[about.lang] };
+    if (named?.several) remember(this.memory.choices, `${about.session} ${about.sender}`, { at: Date.now(), names: named.several, keep });
     if (!known) return { line: named?.lines.join("\n") ?? AWAY[about.lang] };
     const later = () => {
       bridge.stopLater(known, { ...about, keep });
@@ -207,16 +229,20 @@ export class Chat {
     return { ...CLAIM, queuedFinal: Boolean(text), counts: { ...CLAIM.counts, final: text ? 1 : 0 } };
   }
 
-  async #message({ session, id, sender, text, command, page }, route, authorised) {
+  // True for a message that the agent has already: a crash came, and it went on with it.
+  async #message({ session, id, sender, text, command, page, media, group }, route, authorised) {
     const { waiting } = this.memory;
     const came = Date.now();
     const others = (waiting.get(session) ?? []).filter((one) => came - one.at < OLD_MS);
     remember(waiting, session, [...others, { id, text: text.slice(0, 200), at: came, named: page, sender, command }].slice(-20));
     const wanted = () => waiting.get(session)?.some((one) => one.id === id); // a stop since then takes it away
     try {
-      await this.#bridge.engine.ask("message", () => ({ session, id, sender, authorised, age_ms: Date.now() - came, ...(command ? {} : { text: text.slice(0, JOURNAL).toWellFormed(), route }) }), HOLD_MS, wanted);
+      const answer = await this.#bridge.engine.ask("message", () => ({ session, id, sender, authorised, group, listed: mayCommandOthers(this.#bridge.hostConfig, { ...route, sender }), age_ms: Date.now() - came, ...(command ? {} : { text: journal(text), route: { ...route, media } }) }), this.#bridge.patience, wanted);
+      if (answer.continued) this.#keep(session, (one) => one.id !== id);
+      return answer.continued === true;
     } catch (error) {
       this.#bridge.notReleased(session, error);
+      return false;
     }
   }
 

@@ -109,12 +109,24 @@ export class Engine {
     setTimeout(() => this.#connect(), wait).unref();
   }
 
+  // What `install` has set up; undefined where it has not.
+  get #command() {
+    const command = this.#readPrivate("command.json")?.command;
+    const sound = Array.isArray(command) && command.every((word) => typeof word === "string") && path.isAbsolute(command[0] ?? "");
+    return sound ? command : undefined;
+  }
+
+  // Whether there is an engine that could come.
+  get expected() {
+    return this.#command !== undefined;
+  }
+
   // A live engine that only cut us off holds its lock: a second one leaves at once and changes nothing.
   #startEngine() {
     const pause = START_EVERY_MS[Math.min(this.#starts, START_EVERY_MS.length - 1)];
     if (Date.now() - this.#lastStart < pause) return;
-    const command = this.#readPrivate("command.json")?.command;
-    if (!Array.isArray(command) || !command.every((word) => typeof word === "string") || !path.isAbsolute(command[0] ?? "")) {
+    const command = this.#command;
+    if (!command) {
       if (!this.#starts++) this.log.error("clawstop: not set up: run `clawstop install` once; tools are refused until then");
       return;
     }

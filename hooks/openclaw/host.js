@@ -14,6 +14,8 @@ const RPC_MS = 3000; // with connecting it takes 15-50
 const QUEUE_MS = 10000; // the host reads the mode within a second of the hook, on a busy machine later
 const SETTLE_MS = 1000; // a drained run settles in 60-220
 
+const LABEL = 100; // characters
+
 let harness;
 const probed = import("openclaw/plugin-sdk/agent-harness").then((module) => (harness = module), missing);
 
@@ -79,6 +81,30 @@ export function entryOf(api, session) {
   } catch {
     return undefined;
   }
+}
+
+// Those of these sessions that the host means to go on with by itself after a restart, and has not given up on.
+export const pending = (api, sessions) => sessions.filter((session) => {
+  const entry = entryOf(api, session);
+  return entry?.status === "running" && !entry.mainRestartRecovery?.tombstone;
+});
+
+// Whether the host goes on so with what a restart cut off.
+export const isRecovery = (api, session, run) => entryOf(api, session)?.restartRecoveryDeliveryRunId === run;
+
+// Begin a run with a message that is nobody's, answered where the person is.
+export function resume(api, { session, run, message, route }) {
+  const there = route?.channel && route.channel !== "webchat";
+  const where = there ? { channel: route.channel, to: route.to, accountId: route.account, threadId: route.thread, bestEffortDeliver: true } : {};
+  const told = Object.fromEntries(Object.entries(where).filter(([, value]) => value !== undefined && value !== null));
+  return rpc(api, "agent", { agentId: agentOf(session), sessionKey: session, message, idempotencyKey: run, deliver: Boolean(there), ...told });
+}
+
+// What people call their conversations, by session.
+export function labels(api, agents) {
+  const list = api.runtime?.agent?.session?.listSessionEntries;
+  const found = list ? agents.flatMap((agentId) => list({ agentId, readOnly: true })) : [];
+  return Object.fromEntries(found.filter(({ entry }) => entry?.label).map(({ sessionKey, entry }) => [sessionKey, String(entry.label).slice(0, LABEL)]));
 }
 
 const onces = new Map(); // session -> {mode, timer}: chosen by us, for a moment

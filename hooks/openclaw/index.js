@@ -63,6 +63,7 @@ export default {
   description: "The stop button for AI agents.",
 
   register(api) {
+    const begun = performance.now();
     const stateDir = api.runtime?.state?.resolveStateDir?.(process.env) ?? process.env.OPENCLAW_STATE_DIR ?? path.join(os.homedir(), ".openclaw");
     restoreShell(path.join(stateDir, "clawstop", "shell"));
     const current = () => api.runtime?.config?.current?.() ?? api.config;
@@ -80,10 +81,11 @@ export default {
     const sessionOf = (event, ctx) => event.sessionKey ?? ctx.sessionKey ?? "";
     const callOf = (event, ctx) => event.toolCallId ?? ctx.toolCallId ?? "";
 
-    api.on("gateway_start", (event, ctx) => {
+    api.on("gateway_start", async (event, ctx) => {
       delete process.env.CLAWSTOP_COOKIE; // a gateway that a run has started is nobody's, and so is what it starts
       bridge().cron = ctx?.getCron;
-      return bridge().start();
+      await bridge().spent.time("start", "", () => bridge().start());
+      bridge().spent.close("start", "");
     });
     api.on("gateway_stop", () => bridge().stop());
 
@@ -158,9 +160,17 @@ export default {
       return reason ? { cancel: true, cancelReason: reason } : undefined;
     }, LAST);
 
+    // Beside what the host reads from the workspace; under this name subagents and cron jobs read it too.
+    api.registerHook?.("agent:bootstrap", async ({ context }) => {
+      const content = await bridge().block(context.agentId, context.workspaceDir);
+      const file = path.join(stateDir, "clawstop", "AGENTS.md");
+      if (content) context.bootstrapFiles = [...context.bootstrapFiles.filter((one) => one.path !== file), { name: "AGENTS.md", path: file, content, missing: false }];
+    }, { name: "clawstop-protocol", description: "Tells agents what a stop means for them." });
+
     api.on("before_compaction", (event, ctx) => bridge().takeover.compacts(ctx?.sessionKey, true));
     api.on("after_compaction", (event, ctx) => bridge().takeover.compacts(ctx?.sessionKey, false));
 
     api.on("subagent_spawned", (event, ctx) => bridge().childSpawned({ child: event.childSessionKey ?? ctx?.childSessionKey, parent: ctx?.requesterSessionKey }));
+    bridge().spent.add("start", "", performance.now() - begun);
   },
 };

@@ -5,8 +5,7 @@ import { agentOf } from "./mirror.js";
 
 const agentSessions = import("openclaw/plugin-sdk/agent-sessions").catch(() => undefined); // see host.js
 const transcripts = import("openclaw/plugin-sdk/session-transcript-runtime").catch(() => undefined);
-const AGAIN_MS = 1000; // before an open page is told once more,
-const AGAIN_TIMES = 4; // so often, each when the host has sorted the conversation or has taken too long
+const AGAIN_MS = [1000, 2000, 4000, 8000]; // before an open page is told once more: who reads too early gets an error
 const REBUILD_MS = 12000; // how long the host may take to sort a conversation anew after a move; 0.1 to 7 s were seen
 const LOOK_MS = 100;
 const WINDOW = 64; // entries that are looked at first: a task is mostly shorter, and all of them take long to read
@@ -106,17 +105,14 @@ function sinceReset({ manager, branch, whole }, to) {
 // has sorted it anew: who reads it before gets an error.
 async function lookAgain(api, target) {
   const publish = async () => (await transcripts)?.publishSessionTranscriptUpdateByIdentity?.(target);
-  const later = async (left) => {
-    await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
-    try {
-      await open(api, target.sessionKey, 1);
-      await publish();
-    } catch {
-      if (left) await later(left - 1); // a busy machine sorts for longer
+  const later = async () => {
+    for (const ms of AGAIN_MS) {
+      await new Promise((resolve) => setTimeout(resolve, ms));
+      await open(api, target.sessionKey, 1).then(publish).catch(() => {}); // a busy machine sorts for longer
     }
   };
   await publish();
-  void later(AGAIN_TIMES);
+  void later();
 }
 
 // The host would tell the agent of an abort.

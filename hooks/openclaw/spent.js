@@ -1,9 +1,9 @@
-// How long the host waits for our hooks: the sum of a tool call, and of everything else in a turn.
+// How long the host waits for us: the sum of a tool call, of everything else in a turn, and of its start.
 const KEPT = 1000; // sums that are remembered
 
 export class Spent {
-  #open = { tool: new Map(), turn: new Map() };
-  #sums = { tool: [], turn: [] };
+  #open = { tool: new Map(), turn: new Map(), start: new Map() };
+  #sums = { tool: [], turn: [], start: [] };
 
   // Runs `work` and adds its time to what `kind` and `key` have spent so far.
   async time(kind, key, work) {
@@ -11,10 +11,14 @@ export class Spent {
     try {
       return await work();
     } finally {
-      const open = this.#open[kind];
-      open.set(key, (open.get(key) ?? 0) + performance.now() - begun);
-      if (open.size > KEPT) open.delete(open.keys().next().value);
+      this.add(kind, key, performance.now() - begun);
     }
+  }
+
+  add(kind, key, ms) {
+    const open = this.#open[kind];
+    open.set(key, (open.get(key) ?? 0) + ms);
+    if (open.size > KEPT) open.delete(open.keys().next().value);
   }
 
   // The call or turn is over.

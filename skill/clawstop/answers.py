@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import receipts, scopes
-from .words import say
+from . import reasons, receipts, scopes
+from .words import language, say
 
 Receipt = Mapping[str, Any]
 Fact = tuple[str, dict[str, object]]  # which text, and what is filled in
@@ -42,7 +42,9 @@ def idle(receipt: Receipt) -> bool:
 def summary(receipt: Receipt, lang: str | None = None, *, chat: bool = False) -> str:
     """One line of a list of stops."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(receipt["at"]))
-    good = "restored" if receipt.get("trigger") == "restore" else "converged"
+    good = {"restore": "restored", "recovery": "recovered"}.get(
+        receipt.get("trigger", ""), "converged"
+    )
     word = say(good if receipt["converged"] else "incomplete", lang)
     told = {"when": when, "word": word, "killed": killed(receipt)}
     id = short(receipt) if chat else receipt["id"]
@@ -173,6 +175,9 @@ def _facts(receipt: Receipt, lang: str | None) -> list[Fact]:
         if receipt.get(kind):
             calls = "; ".join(call[:SHORT] for call in receipt[kind][:MOST])
             facts.append((key, {"calls": calls}))
+    saved = [row["checkpoint"] for row in receipt.get("cooperated") or () if row["checkpoint"]]
+    if saved:
+        facts.append(("cooperated", {"places": "; ".join(name[:SHORT] for name in saved[:MOST])}))
     for kind, key in (("outbound", "withdrawn"), ("queued", "discarded")):
         if drained.get(kind):
             facts.append((key, {"count": len(drained[kind])}))
@@ -215,6 +220,26 @@ def restored(receipt: Receipt, lang: str | None = None, *, chat: bool = False) -
         told.append(say(key, lang, session=move["session"], count=move["entries"], how=how))
     told += [f"  - {problem}" for problem in receipt.get("left", ())]
     return told or [say("nothing_to_restore", lang, id=receipt["of"])]
+
+
+def recovered(
+    rows: Sequence[Mapping[str, Any]], lang: str | None = None, *, every: bool = False
+) -> list[str]:
+    """What a crash cut off, and what became of it; `every` session, if wanted."""
+    shown = [row for row in rows if every or row["did"] or row["state"] not in _SETTLED]
+    return [_cut(row, lang) for row in shown] or [say("no_cuts", lang)]
+
+
+_SETTLED = frozenset({"finished", "stopped", "running"})
+
+
+def _cut(row: Mapping[str, Any], lang: str | None) -> str:
+    tongue = lang or language()
+    state = say(f"cut_{row['state'].replace(' ', '_')}", tongue)
+    because = reasons.told(row["because"], tongue) if row["did"] else ""
+    did = f" · {say('did_' + row['did'], tongue, why=because)}" if row["did"] else ""
+    why = reasons.told(row["why"], tongue)
+    return say("cut_line", tongue, state=state, session=row["session"], why=why, did=did)
 
 
 def _call(tool: str, given: str) -> str:

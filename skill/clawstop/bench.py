@@ -1,6 +1,6 @@
 """Benchmarks, each against a reference that is measured in the same run.
 
-A benchmark is a function in `BENCHMARKS`, or in `bench_processes.py`, that returns a `Row`; its
+A benchmark is a function in `BENCHMARKS`, or in another `bench_*.py`, that returns a `Row`; its
 name is the row's name. What it measures and its reference take turns in small batches, and their
 medians are compared: a machine that is busy for a moment is busy for both. Servers run in processes
 of their own, which live as long as their standard input: however this process ends, they end with
@@ -36,6 +36,7 @@ from .errors import ClawstopError, UsageError
 from .paths import Paths, read_json, write_private
 from .protocol import MAX_LINE, PROTOCOL, decode, encode
 from .server import serve
+from .starter import environment
 from .stops import Request
 from .store import Store
 
@@ -81,9 +82,11 @@ def run(
 ) -> Iterator[Row]:
     """Run the benchmarks called `names`, or all. Their files are in `folder` for as long as they
     run: name one on the disk that counts."""
-    from .bench_memory import MEMORY  # which measures with what is here
+    from .bench_memory import MEMORY  # which measure with what is here
+    from .bench_recovery import RECOVERY
+    from .bench_tasks import TASKS
 
-    benchmarks = [*BENCHMARKS, *MEMORY]
+    benchmarks = [*BENCHMARKS, *MEMORY, *TASKS, *RECOVERY]
     if sys.platform == "linux":
         from .bench_processes import PROCESSES
 
@@ -221,6 +224,9 @@ class _Bridge:
         self._number += 1
         self._connection.sendall(encode({"id": self._number, "method": method, "params": params}))
         answer = decode(self._lines.readline())
+        while "method" in answer:  # the engine asks too, now and then
+            self._connection.sendall(encode({"id": answer["id"], "result": {}}))
+            answer = decode(self._lines.readline())
         if answer.get("id") != self._number or "result" not in answer:
             raise ClawstopError(f"the server of a benchmark answered {method} with {answer}")
         return answer["result"]
@@ -256,7 +262,7 @@ def _server(kind: str, paths: Paths) -> Iterator[_Bridge]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env={**os.environ, **MEMORY, "PYTHONPATH": inherited},
+            env={**environment(paths), **MEMORY, "PYTHONPATH": inherited},
             start_new_session=True,  # Ctrl-C is for us; it follows when its input ends
         ) as process,
     ):

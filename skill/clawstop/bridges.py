@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .agents import normal_id, shown
 from .errors import ClawstopError, EngineUnreachable, NotNow, TranscriptError
 from .paths import read_json
 from .processes import Ident, Sameness, compare
@@ -18,7 +20,9 @@ log = logging.getLogger("clawstop.bridges")
 
 ACK_SECONDS = 0.25  # I1: a bridge that has not acknowledged a latch by then counts as disconnected
 END_SECONDS = 9.0  # the bridge climbs its ladder in 7; past this the run counts as alive
+LABELS_SECONDS = 1.0  # a stop by a name that nobody has waits so long, and what may go on
 DRAIN_SECONDS = 5.0  # a handful of calls of a few milliseconds each
+RESUME_SECONDS = 10.0  # it is accepted within 0.1 s; a gateway that has just started is slower
 MEMORY_SECONDS = 15.0  # a move takes 10 ms; a long conversation on a busy machine a second
 CONNECT_SECONDS = 4.0  # a bridge notices a new engine within 2 s; room for a busy machine
 
@@ -53,9 +57,11 @@ class Bridge:
     pid: int
     host: str
     version: str
+    gateway: str  # what tells its process from any other that ever was
     capabilities: dict[str, Any] = field(default_factory=dict)
     agents: list[str] = field(default_factory=list)
     workspaces: dict[str, str] = field(default_factory=dict)  # agent -> folder
+    names: dict[str, list[str]] = field(default_factory=dict)  # agent -> name, what it calls itself
 
     def tell(
         self, session: str, lines: Sequence[str], route: Mapping[str, Any] | None = None
@@ -66,11 +72,8 @@ class Bridge:
 
     def reduced(self) -> list[str]:
         """What this gateway's release or settings keep us from doing, and how to change that."""
-        return [
-            f"reduced: {self.name}: {lost}"
-            for ability, lost in REDUCED.items()
-            if self.capabilities.get(ability) is False
-        ]
+        lacks = self.capabilities
+        return [lost for ability, lost in REDUCED.items() if lacks.get(ability) is False]
 
     async def spent(self) -> dict[str, Any]:
         """How long its host waits for our hooks; nothing from a bridge that does not say."""
@@ -78,6 +81,45 @@ class Bridge:
             return dict(await self.peer.ask("spent", {}, ACK_SECONDS) or {})
         except Exception as error:
             log.info("bridge %s does not tell its times: %r", self.name, error)
+            return {}
+
+    def take_agents(self, told: Mapping[str, Any]) -> None:
+        """Its agents, by the ids that its session keys have, where they work, and what they are
+        called."""
+        self.agents = [normal_id(str(agent)) for agent in told.get("agents") or ()]
+        spaces = dict(told.get("workspaces") or {})
+        self.workspaces = {normal_id(str(id)): str(folder) for id, folder in spaces.items()}
+        self.names = {
+            normal_id(str(id)): [shown(str(name or "")) for name in names]
+            for id, names in dict(told.get("names") or {}).items()
+        }
+
+    async def ask_agents(self) -> None:
+        """Ask who its agents are by now; one that does not say has those it had."""
+        try:
+            self.take_agents(await self.peer.ask("agents", {}, ACK_SECONDS))
+        except Exception as error:
+            log.info("bridge %s does not tell its agents: %r", self.name, error)
+
+    async def pending(self, sessions: Sequence[str]) -> set[str]:
+        """Those of these sessions that the host means to go on with by itself."""
+        try:
+            return set(await self.peer.ask("pending", {"sessions": list(sessions)}, LABELS_SECONDS))
+        except Exception as error:  # it has just started: then it is believed to
+            log.info("bridge %s does not tell what it recovers: %r", self.name, error)
+            return set(sessions)
+
+    async def resume(self, session: str, run: str, message: str, route: Mapping[str, Any]) -> None:
+        """Begin a run called so in a session, with this message and for this chat."""
+        told = {"session": session, "run": run, "message": message, "route": dict(route)}
+        await self.peer.ask("resume", told, RESUME_SECONDS)
+
+    async def labels(self) -> dict[str, str]:
+        """What people call their conversations; nothing from a host that does not say."""
+        try:
+            return dict(await self.peer.ask("labels", {}, LABELS_SECONDS) or {})
+        except Exception as error:
+            log.info("bridge %s does not tell labels: %r", self.name, error)
             return {}
 
     @property
@@ -157,6 +199,15 @@ class Bridges:
         except TimeoutError:
             pass
         return self.absent()
+
+    async def any(self, seconds: float) -> bool:
+        """Wait for a first gateway; False when none came in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self._connected:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        return bool(self._connected)
 
     async def push(self, mirror: dict[str, Any]) -> list[str]:
         """Give every bridge the news and wait for its word; one that is late is cut off.

@@ -9,6 +9,7 @@ cages, and everything else still holds.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from .cookies import Owner
 from .paths import is_private, write_private
 
 _PREFIX = "clawstop-"
+GONE = (errno.ENOENT, errno.ENODEV)  # a cgroup that is taken away before, or while, it is read
 
 
 class Cage(NamedTuple):
@@ -105,8 +107,10 @@ def members(cage: Path) -> Iterator[int]:
     for folder, _, _ in os.walk(cage):
         try:
             pids = Path(folder, "cgroup.procs").read_text().split()
-        except FileNotFoundError:  # taken away meanwhile
-            continue
+        except OSError as error:
+            if error.errno in GONE:
+                continue
+            raise
         yield from map(int, pids)
 
 

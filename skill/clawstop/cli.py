@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import __version__, client
-from .errors import ClawstopError, GoneOn, UsageError
+from . import __version__, cli_tasks, client
+from .errors import Ambiguous, ClawstopError, GoneOn, UsageError
 from .paths import Paths, default_paths
 from .settings import resource
 from .words import say
 
 if TYPE_CHECKING:
     from .demo import Story
+    from .doctor import Finding
 
 LEFT = 3
 PATIENCE = 2  # seconds
@@ -44,6 +45,11 @@ class Group(click.Group):
         except ClawstopError as error:
             click.echo(f"clawstop: {error}", err=True)
             ctx.exit(error.exit_code)
+        except BrokenPipeError:  # whoever reads us has left
+            raise
+        except OSError as error:
+            click.echo(f"clawstop: {say('no_access', why=error)}", err=True)
+            ctx.exit(1)
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -65,11 +71,27 @@ def main(ctx: click.Context, state_dir: Path | None) -> None:
     ctx.obj = default_paths(state_dir)
 
 
+main.add_command(cli_tasks.flag)
+main.add_command(cli_tasks.checkpoints)
+main.add_command(cli_tasks.will)
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def ask(paths: Paths, method: str, **params: Any) -> dict[str, Any]:
     return asyncio.run(patiently(client.call(paths, method, params)))
+
+
+def ask_named(paths: Paths, method: str, target: str, **params: Any) -> dict[str, Any]:
+    """The same about a target; of several that go by its name a person at a terminal chooses."""
+    try:
+        return ask(paths, method, target=target, **params)
+    except Ambiguous as several:
+        if not several.choices or not sys.stdin.isatty():
+            raise
+        click.echo(str(several))
+        number = click.prompt(say("choose"), type=click.IntRange(1, len(several.choices)))
+        return ask(paths, method, target=several.choices[number - 1], **params)
 
 
 async def patiently(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
@@ -112,10 +134,11 @@ def stop(
     to: str | None,
     as_json: bool,
 ) -> None:
-    """Stop TARGET: an agent's id or a part of it, a session's key, `all` or `everything`.
+    """Stop TARGET: an agent by its id, its name or a part of either; a session by its key, the end
+    of its key or its label; `all` or `everything`.
 
     \b
-    clawstop stop dev1
+    clawstop stop dev1                  also zero_dev1, or 开发工程师, or kaifa
     clawstop stop agent:main:main --dry-run
     clawstop stop everything --now
     clawstop stop dev1 --keep           and let it remember the task
@@ -126,11 +149,11 @@ def stop(
     Exit code 0: stopped and verified. 2: no such target. 3: stopped, but something is left (it
     says what). 4: several agents go by that name.
     """
-    receipt = ask(
+    receipt = ask_named(
         paths,
         "stop",
+        target,
         id=secrets.token_hex(8),
-        target=target,
         dry_run=dry_run,
         include_main=include_main,
         suspects=suspects,
@@ -256,7 +279,7 @@ def freeze(paths: Paths, target: str, as_json: bool) -> None:
 
     Exit code 3: something goes on; it says what.
     """
-    answer = ask(paths, "freeze", target=target)
+    answer = ask_named(paths, "freeze", target)
     if as_json:
         show(answer)
     else:
@@ -280,7 +303,7 @@ def release(paths: Paths, target: str, as_json: bool) -> None:
     \b
     clawstop release dev1
     """
-    answer = ask(paths, "release", target=target)
+    answer = ask_named(paths, "release", target)
     if as_json:
         show(answer)
         return
@@ -360,6 +383,57 @@ def status(paths: Paths, as_json: bool) -> None:
         click.echo(f"{state}  {session['session']}  ({session['generation']})")
     for stop in answer["unfinished"]:
         click.echo(say("unfinished", id=stop))
+    for session in answer.get("cut_off", ()):
+        click.echo(say("waits_for_word", session=session))
+
+
+@main.command()
+@click.argument("session", required=False)
+@click.option("--yes", is_flag=True, help="Let what waits for your word go on; or SESSION alone.")
+@click.option("--all", "every", is_flag=True, help="Show what is finished, stopped or running too.")
+@click.option(
+    "--wait-gateway", type=click.IntRange(0, 3600), help="Wait so many seconds for a gateway first."
+)
+@click.option("--dry-run", is_flag=True, help="Only look.")
+@as_json
+@click.pass_obj
+def recover(
+    paths: Paths,
+    session: str | None,
+    yes: bool,
+    every: bool,
+    wait_gateway: int | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Show what a crash cut off, and what became of it. A gateway with clawstop in it goes on with
+    that by itself; what was stopped never goes on.
+
+    \b
+    clawstop recover
+    clawstop recover --wait-gateway 60 --yes     fits a service's ExecStartPost
+    clawstop recover agent:dev1:main --yes
+
+    What was cut off again and again, or asked to be asked about, goes on only when it is named.
+    Exit code 3: something waits for a person's word.
+    """
+    from . import answers
+
+    asked: dict[str, Any] = {"yes": yes, "dry_run": dry_run, "who": getpass.getuser()}
+    asked["session"] = session or ""
+    if wait_gateway is not None:
+        asked["wait"] = wait_gateway
+    rows = ask(paths, "recover", **asked)["sessions"]
+    waits = any(row["did"] in ("asked", "suspended") for row in rows)
+    if as_json:
+        show(rows)
+    else:
+        for line in answers.recovered(rows, every=every):
+            click.echo(line)
+        if waits:
+            click.echo(say("recover_yes"))
+    if waits:
+        sys.exit(LEFT)
 
 
 @main.command(name="receipts")
@@ -397,67 +471,174 @@ def show_receipts(paths: Paths, id: str | None, verify: bool, as_json: bool) -> 
         sys.exit(1)
 
 
+binary = click.option(
+    "--openclaw", "binary", help="The openclaw command [default: the one on PATH]."
+)
+preview = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+
+
 @main.command()
-@click.option("--openclaw", "binary", help="The openclaw command [default: the one on PATH].")
+@binary
 @click.option(
     "--fence",
     type=click.Choice(["strict", "previews"]),
     help="Whether Telegram shows live previews [default: it asks; without a terminal, as it is].",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
-@click.pass_obj
-def install(paths: Paths, binary: str | None, fence: str | None, dry_run: bool) -> None:
-    """Link the plugin into OpenClaw and set up the engine. Safe to repeat.
+@click.option(
+    "--replace", is_flag=True, help="Take away what earlier tools have left; it is kept aside."
+)
+@click.option(
+    "--service", is_flag=True, help="Let the gateway's systemd service run `recover` at each start."
+)
+@preview
+@click.pass_context
+def install(
+    ctx: click.Context,
+    binary: str | None,
+    fence: str | None,
+    replace: bool,
+    service: bool,
+    dry_run: bool,
+) -> None:
+    """Link the plugin into OpenClaw, set up the engine, and tell every agent. Safe to repeat.
 
     \b
     clawstop install --dry-run
-    """
-    from .install import chosen_fence
-    from .install import install as run_install
+    clawstop install --replace     and take away agent-interrupt, boot-resume, task-interrupt
 
-    if fence is None and not dry_run and sys.stdin.isatty() and not chosen_fence(paths, binary):
-        wanted = click.confirm(say("ask_previews"), default=False)
-        fence = "previews" if wanted else "strict"
+    Every step is a line, said before it is taken. What is edited is copied first.
+    """
+    from . import agents, leftovers
+    from .doctor import examine
+    from .install import chosen_fence, refuse_agents
+    from .install import install as run_install
+    from .service import write as write_service
+
+    paths, asks = ctx.obj, sys.stdin.isatty() and not dry_run
+    if fence or replace or service:  # what a person has chosen is theirs to change
+        refuse_agents(paths, "install with --fence, --replace or --service")
+    config = agents.read(paths)
+    if fence is None and asks and not chosen_fence(config):
+        fence = "previews" if click.confirm(say("ask_previews"), default=False) else "strict"
     for line in run_install(paths, binary, fence=fence, dry_run=dry_run):
         click.echo(line)
+    if service:
+        for line in write_service(paths, Path.home(), dry_run=dry_run):
+            click.echo(line)
+    left = leftovers.find(paths, config.agents)
+    for one in left:
+        click.echo(f"{one.tool} has left something: {one.what}")
+    ours = [one for one in left if one.remove]
+    if ours and not dry_run and (replace or (asks and click.confirm(say("replace_ask")))):
+        for one in ours:
+            click.echo(f"take away: {one.what}")
+            try:
+                if one.remove:
+                    one.remove()
+            except (OSError, ClawstopError) as error:
+                click.echo(say("problem", text=f"{one.what}: {error}"))
+    if not dry_run:
+        _print_findings(asyncio.run(examine(paths)))
+        click.echo(say("installed"))
 
 
 @main.command()
-@click.option("--openclaw", "binary", help="The openclaw command [default: the one on PATH].")
-@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@binary
+@click.option("--purge", is_flag=True, help="Remove receipts and backups too.")
+@preview
 @click.pass_obj
-def uninstall(paths: Paths, binary: str | None, dry_run: bool) -> None:
-    """Take the plugin out of OpenClaw. Receipts and state are kept.
+def uninstall(paths: Paths, binary: str | None, purge: bool, dry_run: bool) -> None:
+    """Take clawstop out of OpenClaw: plugin, config entry, every block in an AGENTS.md.
 
     \b
     clawstop uninstall --dry-run
+
+    Files are put back as they were. Receipts and backups are kept unless --purge.
     """
     from .install import uninstall as run_uninstall
 
-    for line in run_uninstall(paths, binary, dry_run=dry_run):
+    for line in run_uninstall(paths, binary, purge=purge, dry_run=dry_run):
         click.echo(line)
+    if not dry_run:
+        click.echo(say("uninstalled"))
 
 
 @main.command()
+@click.option("--once", is_flag=True, help="Look once and leave: for cron.")
+@preview
 @as_json
 @click.pass_obj
-def doctor(paths: Paths, as_json: bool) -> None:
+def watch(paths: Paths, once: bool, dry_run: bool, as_json: bool) -> None:
+    """See that every agent is told what a stop means for it, also those added later.
+
+    \b
+    clawstop watch             until Ctrl-C; a gateway with clawstop in it does this by itself
+    clawstop watch --once
+
+    Exit code 1 when a file could not be changed.
+    """
+    from . import agentsmd, tending
+    from .install import told_of
+
+    def tell(reports: list[agentsmd.Report]) -> None:
+        if as_json:
+            show([report.as_dict() for report in reports])
+        for report in [] if as_json else reports:
+            if report.did not in ("same", "none"):
+                click.echo(told_of(report))
+
+    if once or dry_run:
+        reports = tending.look(paths, dry_run=dry_run)
+        tell(reports)
+        sys.exit(not all(report.ok for report in reports))
+    click.echo(say("watching"), err=True)
+    try:
+        asyncio.run(tending.keep(paths, tell))
+    except KeyboardInterrupt:
+        sys.exit(130)  # as a shell counts it
+
+
+@main.command()
+@click.option("--canary", is_flag=True, help="Start a harmless run on the gateway and stop it.")
+@click.option("--agent", default="main", show_default=True, help="With --canary: whose run.")
+@click.option("--yes", is_flag=True, help="With --canary: do not ask.")
+@as_json
+@click.pass_obj
+def doctor(paths: Paths, canary: bool, agent: str, yes: bool, as_json: bool) -> None:
     """Say what is wrong and what to do about it. Exit code 1 when something is.
 
     \b
     clawstop doctor --json
+    clawstop doctor --canary      see a stop work, on your own gateway, with your own model
     """
-    from .doctor import examine
+    from . import answers
+    from .doctor import Finding, examine
 
-    findings = asyncio.run(examine(paths))
+    if canary:
+        if not yes:
+            click.confirm(say("canary_ask", agent=agent), abort=True)
+        flown = ask(paths, "canary", agent=agent)
+        receipt, carried = flown["receipt"], flown["carried"]
+        told = "; ".join(answers.lines(receipt))
+        findings = [
+            Finding(receipt["converged"], told, "clawstop receipts shows it whole"),
+            Finding(carried, "a tool's process is known to be its run's", f"see {paths.log}"),
+        ]
+    else:
+        findings = asyncio.run(examine(paths))
     if as_json:
         show([vars(finding) for finding in findings])
-    for finding in [] if as_json else findings:
+    else:
+        _print_findings(findings)
+    if not all(finding.ok for finding in findings):
+        sys.exit(1)
+
+
+def _print_findings(findings: list[Finding]) -> None:
+    for finding in findings:
         click.echo(f"{say('ok' if finding.ok else 'bad')}  {finding.what}")
         if not finding.ok:
             click.echo(f"     -> {finding.fix}")
-    if not all(finding.ok for finding in findings):
-        sys.exit(1)
 
 
 @main.command()
@@ -558,9 +739,13 @@ def _harness(module: str) -> Any:
 
 @main.command(hidden=True)
 @click.argument("host", default="openclaw")
+@click.option("--check", is_flag=True, help="Only say whether it could be.")
 @click.pass_obj
-def engine(paths: Paths, host: str) -> None:
+def engine(paths: Paths, host: str, check: bool) -> None:
     """Be the engine until there is nothing to do. The bridge starts this."""
+    if check:
+        importlib.import_module(".server", __package__)
+        return
     logging.basicConfig(
         level=os.environ.get("CLAWSTOP_LOG", "INFO"),
         format="%(asctime)s %(levelname)s %(name)s %(message)s",

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from . import (
     __version__,
     callers,
+    canary,
+    doctor,
     leases,
     ownership,
     processes,
@@ -17,12 +19,14 @@ from . import (
     suspects,
     targets,
 )
-from .errors import UsageError
+from .errors import EngineUnreachable, UsageError
 from .memory import Wanted
 from .params import Params, number, text
 from .processes import Found, Owned
 from .protocol import Peer
+from .recovery import Speaker
 from .redaction import redact
+from .words import say
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -42,12 +46,11 @@ class Commands:
 
     async def stop(self, peer: Peer | None, params: Params) -> Params:
         name, main = text(params, "target"), params.get("include_main") is True
-        agents = self._engine.agents
         try:
-            target = targets.resolve(name, self._store, agents(), include_main=main)
+            target = await self._engine.find(name, include_main=main)
         except UsageError:
             await self._bridges.wait()  # a gateway that is coming back knows agents we may not
-            target = targets.resolve(name, self._store, agents(), include_main=main)
+            target = await self._engine.find(name, include_main=main)
         caller = _caller(peer, params)
         if params.get("dry_run") is True:
             preview = await self._preview(target, caller, hard=params.get("grace") == 0)
@@ -77,13 +80,13 @@ class Commands:
             rule="" if keep else "kill",
             turns=turns if isinstance(turns, int) and turns > 0 and not keep else 0,
             entry="" if keep else entry,
-            named=name not in ("all", "everything"),
+            named=not targets.wide(name),
             offline=not list(self._bridges) and not self._bridges.idents(),
         )
 
     async def freeze(self, peer: Peer | None, params: Params) -> Params:
         """Hold everything where it is, so that a person can look and decide."""
-        target = targets.resolve(text(params, "target"), self._store, self._engine.agents())
+        target = await self._engine.find(text(params, "target"))
         caller = _caller(peer, params)
         spare = processes.ancestors(caller)
         held, cut_off = await self._engine.freezer.freeze(target.scopes, spare)
@@ -146,7 +149,7 @@ class Commands:
     async def release(self, peer: Peer | None, params: Params) -> Params:
         """Only a person may: a process that a run started is refused, however it got here."""
         callers.refuse_owned(_caller(peer, params), "release", self._engine.proofs())
-        target = targets.resolve(text(params, "target"), self._store, self._engine.agents())
+        target = await self._engine.find(text(params, "target"))
         async with contextlib.AsyncExitStack() as stack:  # not in the middle of a rollback
             for session in sorted(target.sessions):
                 await stack.enter_async_context(self._engine.memory.quiet(session))
@@ -171,7 +174,14 @@ class Commands:
         problems = [*engine.problems, *engine.plugins.problems]
         problems += [f"gateway {pid} runs but is not connected" for pid in self._bridges.absent()]
         problems += [f"stop {id} is not on disk: free some space" for id in self._stops.brakes]
-        problems += [lost for bridge in self._bridges for lost in bridge.reduced()]
+        problems += [f"reduced: {b.name}: {lost}" for b in self._bridges for lost in b.reduced()]
+        await engine.roster.refresh()
+        config = engine.roster.config
+        if config.problem:
+            problems.append(config.problem)
+        alone = not list(self._bridges)
+        if alone and (port := await asyncio.to_thread(doctor.gateway_without_us, config)):
+            problems.insert(0, say("not_protected", port=port))
         mirror, standby = self._stops.mirror(), set(self._store.on_standby())
         runs: dict[str, list[str]] = {}
         for run, session, _ in self._store.live_runs():
@@ -181,10 +191,10 @@ class Commands:
             "folder": str(engine.paths.root),
             "gateways": [
                 {"host": b.host, "version": b.version, "pid": b.pid, **b.capabilities}
-                | {"hook_ms": await b.spent()}
+                | {"hook_ms": await b.spent(), "reduced": b.reduced()}
                 for b in self._bridges
             ],
-            "agents": engine.agents(),
+            "agents": engine.roster.ids,
             "sessions": [
                 {
                     "session": key,
@@ -198,10 +208,47 @@ class Commands:
             "latches": sorted(mirror["latches"]),
             "frozen": mirror["frozen"],
             "unfinished": [stop for stop, _, _ in self._store.unfinished_stops()],
+            "cut_off": engine.recovery.questions,
             "settings": vars(engine.settings),
             "plugins": engine.plugins.names,
+            "orphans": await self._orphans(),
             "problems": problems,
         }
+
+    async def recover(self, peer: Peer | None, params: Params) -> Params:
+        """What a crash cut off; with `yes`, let what waits for a person's word go on."""
+        recovery, seconds = self._engine.recovery, params.get("wait")
+        if isinstance(seconds, int | float) and not await self._bridges.any(seconds):
+            raise EngineUnreachable(say("no_gateway_yet", seconds=seconds))
+        rows = await recovery.report()
+        if params.get("yes") is True and params.get("dry_run") is not True:
+            callers.refuse_owned(_caller(peer, params), "recover --yes", self._engine.proofs())
+            who = Speaker(text(params, "who"), operator=True)
+            named = text(params, "session")
+            sessions = [named] if named else recovery.mild()
+            for session in sessions:
+                await recovery.answer(session, True, who)
+            if list(self._bridges):
+                await recovery.settled(sessions)
+            rows = await recovery.report()
+        return {"sessions": rows}
+
+    async def _orphans(self) -> list[Params]:
+        """Processes of runs that are over, which no lease keeps."""
+        state, store = self._engine.paths.state_id, self._store
+        found = await asyncio.to_thread(ownership.find, lambda _: True, self._engine.proofs())
+        return [
+            _row(one)
+            for one in found
+            if one.owner.state == state
+            and 0 < one.owner.generation < store.generation(one.owner.session)
+            and leases.parse(one.owner.lease).kind == "run"
+        ]
+
+    async def canary(self, peer: Peer | None, params: Params) -> Params:
+        """Start a harmless run on the gateway, stop it, and give the receipt."""
+        callers.refuse_owned(_caller(peer, params), "doctor --canary", self._engine.proofs())
+        return await canary.fly(self._engine, text(params, "agent"))
 
 
 def _row(owned: Owned) -> Params:

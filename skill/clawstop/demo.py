@@ -7,7 +7,6 @@ stop is the one that `clawstop stop` makes. It checks its own claims and fails w
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import shutil
 import tempfile
@@ -17,11 +16,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import client, cookies, ownership, processes
+from . import client, ownership, processes
 from .embedded import EmbeddedHost, Event, Exec, Say, Script
 from .errors import EngineUnreachable
-from .install import engine_command
 from .paths import Paths
+from .starter import engine_command, environment
 from .words import say
 
 SESSION = "agent:dev1:main"
@@ -77,11 +76,10 @@ def runaway() -> Script:
 async def engine(paths: Paths) -> AsyncIterator[None]:
     """The engine as a process of its own, gone when this ends."""
     paths.prepare()
-    environ = {k: v for k, v in os.environ.items() if k != cookies.VARIABLE}
     with paths.log.open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             *engine_command(),
-            env={**environ, "OPENCLAW_STATE_DIR": str(paths.openclaw)},
+            env=environment(paths),
             stdout=log,
             stderr=log,
         )

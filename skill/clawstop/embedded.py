@@ -273,7 +273,7 @@ class EmbeddedHost:
                     if sys.platform == "win32":
                         run.process.kill()
                     else:
-                        os.killpg(run.process.pid, signal.SIGKILL)
+                        os.killpg(run.process.pid, signal.SIGTERM)
             if run.task is not None:
                 run.task.cancel()
         tasks = [run.task for run in runs if run.task is not None]

@@ -15,7 +15,6 @@ import getpass
 import json
 import os
 import secrets
-import socket
 import sqlite3
 import sys
 import time
@@ -24,21 +23,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import leases, ownership, processes, reaping, scopes, targets
+from . import agents, flags, leases, ownership, processes, reaping, scopes, targets
+from .blocking import Wire
 from .bridges import Bridges
 from .cookies import Owner
-from .errors import (
-    BY_CODE,
-    Ambiguous,
-    ClawstopError,
-    EngineUnreachable,
-    NotPermitted,
-    ProtocolError,
-    UsageError,
-)
+from .errors import Ambiguous, ClawstopError, EngineUnreachable, NotPermitted, UsageError
+from .names import Names
 from .paths import Paths, default_paths, private_folder, read_json, write_private
 from .processes import Ident
-from .protocol import MAX_ANSWER, PROTOCOL, decode, encode
 from .redaction import redact
 from .schema import SCHEMA
 from .store import Store
@@ -46,9 +38,8 @@ from .targets import Target
 from .words import say
 
 LEFT = 3  # the exit code of a stop that left something out
-HELLO_SECONDS = 2.0  # an engine that cannot say hello by then is not going to stop anything
+MOST_FLAGS = 200  # a last resort does not write for long
 ANSWER_SECONDS = 45.0  # the steps of a stop have deadlines of 30 s in all; past this it hangs
-PULSE = 2.0  # a person who waits longer than this without a word thinks that it hangs
 
 
 @dataclass(frozen=True)
@@ -174,7 +165,8 @@ def _stop(order: Order, paths: Paths) -> Answer:
     begun = time.perf_counter()
     tombstones, problems = _latch(order, paths, target, id)
     gateways = Bridges(paths.bridges).idents()
-    reaped, trouble = _kill(order, paths, target, gateways)
+    with _flags(paths, target, id):
+        reaped, trouble = _kill(order, paths, target, gateways)
     came = read_json(paths.endpoint)
     if came and came != asked:  # it may have looked for tombstones just before ours was there
         with contextlib.suppress(EngineUnreachable):
@@ -245,21 +237,20 @@ def _target(order: Order, paths: Paths) -> Target:
 
 
 def _resolve(order: Order, paths: Paths, store: Store) -> Target:
-    folder = paths.openclaw / "agents"
-    try:
-        agents = {entry.name for entry in folder.iterdir()}
-    except OSError:
-        agents = set()
-    agents |= {scopes.agent_of(session) for session in store.sessions()}
-    return targets.resolve(order.target, store, agents, include_main=order.include_main)
+    left = agents.left_behind(paths, store.sessions())
+    names = Names(agents.read(paths).agents or left, left)
+    return targets.resolve(order.target, store, names, include_main=order.include_main)
 
 
 def _latch(order: Order, paths: Paths, target: Target, id: str) -> tuple[list[Path], list[str]]:
     """Durable before it returns: the tombstones, and why there are none."""
-    names = [order.target]
-    if order.target not in ("all", "everything") and not scopes.is_session(order.target):
-        names = [target.scopes[0].removeprefix("agent:")]  # the whole id, which stays clear
-    if order.target == "all" and order.include_main:
+    word = targets.wide(order.target)
+    session = scopes.is_session(order.target)
+    scope = order.target if session else target.scopes[0]
+    agent = scope.removeprefix("agent:")
+    # A whole name, which stays clear.
+    names = [word or (scope if scopes.is_session(scope) or targets.wide(agent) else agent)]
+    if word == "all" and order.include_main:
         names.append("main")
     files = []
     try:
@@ -277,6 +268,26 @@ def _latch(order: Order, paths: Paths, target: Target, id: str) -> tuple[list[Pa
             "writable and run the same command again"
         ]
     return files, []
+
+
+@contextlib.contextmanager
+def _flags(paths: Paths, target: Target, id: str) -> Iterator[None]:
+    """For tasks that look for one, before anybody is signalled; a disk that refuses kills all the
+    same."""
+    written = []
+    for session in target.sessions[:MOST_FLAGS]:
+        reach = {"wide": scopes.is_wide(target.scopes, session), "hard": False}
+        about: dict[str, Any] = {"stop": id, "state": paths.known_state, "sessionKey": session}
+        about |= {"signal": "SIGTERM", **reach}
+        with contextlib.suppress(OSError, ClawstopError):
+            home = flags.home(paths.flags)
+            written.append(flags.create(home, session, "clawstop stop", **about))
+    try:
+        yield
+    finally:
+        for file in written:
+            with contextlib.suppress(OSError):
+                file.unlink(missing_ok=True)
 
 
 def _kill(
@@ -369,8 +380,6 @@ class _Final(Exception):
 
 def _by_engine(order: Order, id: str, endpoint: dict[str, Any] | None) -> Answer:
     """The running engine's receipt. EngineUnreachable: there is none, or it cannot do it."""
-    if endpoint is None:
-        raise EngineUnreachable("no engine is running")
     params = {
         "id": id,
         "target": order.target,
@@ -384,11 +393,8 @@ def _by_engine(order: Order, id: str, endpoint: dict[str, Any] | None) -> Answer
         "grace": 0 if order.now else None,
         "pid": os.getpid(),
     }
-    hello = {"protocol": PROTOCOL, "role": "cli", "token": endpoint.get("token", "")}
     try:
-        with _connected(endpoint) as connection:
-            wire = _Wire(connection)
-            wire.ask("hello", hello, HELLO_SECONDS)
+        with contextlib.closing(Wire(endpoint, "cli", waiting=_waiting)) as wire:
             try:
                 receipt = wire.ask("stop", params, ANSWER_SECONDS)
             except (UsageError, Ambiguous, NotPermitted) as error:
@@ -400,69 +406,12 @@ def _by_engine(order: Order, id: str, endpoint: dict[str, Any] | None) -> Answer
     return Answer(order.json, receipt, final=True)
 
 
+def _waiting(seconds: float) -> None:
+    print(f"clawstop: {say('waiting', seconds=round(seconds))}", file=sys.stderr)
+
+
 def _who() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):  # a user without a name
         return ""
-
-
-def _connected(endpoint: dict[str, Any]) -> socket.socket:
-    if "socket" in endpoint and hasattr(socket, "AF_UNIX"):
-        connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(HELLO_SECONDS)
-        try:
-            connection.connect(str(endpoint["socket"]))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-    return socket.create_connection(("127.0.0.1", int(endpoint.get("port", 0))), HELLO_SECONDS)
-
-
-class _Wire:
-    """One question at a time over a blocking socket."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._rest = b""
-        self._number = 0
-
-    def ask(self, method: str, params: dict[str, Any], seconds: float) -> dict[str, Any]:
-        self._number += 1
-        request = {"id": self._number, "method": method, "params": params}
-        self._connection.sendall(encode(request))
-        begun = time.monotonic()
-        while True:
-            answer = decode(self._line(begun, seconds))
-            if answer.get("id") not in (self._number, None) or "method" in answer:
-                continue  # news that we did not ask for
-            error = answer.get("error")
-            if isinstance(error, dict):
-                kind = BY_CODE.get(str(error.get("code")), ClawstopError)
-                raise kind(str(error.get("message")))
-            result = answer.get("result")
-            if not isinstance(result, dict):
-                raise ProtocolError(f"the engine answered {str(answer)[:80]}")
-            return result
-
-    def _line(self, begun: float, seconds: float) -> bytes:
-        while b"\n" not in self._rest:
-            left = begun + seconds - time.monotonic()
-            if left <= 0:
-                raise EngineUnreachable(f"the engine did not answer within {seconds:.0f} s")
-            self._connection.settimeout(min(left, PULSE))
-            try:
-                data = self._connection.recv(1 << 16)
-            except TimeoutError:
-                waited = time.monotonic() - begun
-                if waited < seconds:
-                    print(f"clawstop: {say('waiting', seconds=round(waited))}", file=sys.stderr)
-                continue
-            if not data:
-                raise EngineUnreachable("the engine went away")
-            self._rest += data
-            if len(self._rest) > MAX_ANSWER:
-                raise ProtocolError("the engine's answer has no end")
-        line, _, self._rest = self._rest.partition(b"\n")
-        return line

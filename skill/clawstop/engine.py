@@ -18,20 +18,26 @@ from typing import Any
 
 from . import (
     __version__,
+    agentsmd,
     answers,
+    callers,
     cgroups,
+    checkpoints,
     flags,
     leases,
     ownership,
     processes,
     reaping,
     receipts,
+    records,
     scopes,
     targets,
 )
+from .agents import Agent
 from .bridges import Bridge, Bridges
 from .commands import Commands
 from .cookies import Owner
+from .cooperation import Cooperation
 from .errors import (
     Ambiguous,
     ClawstopError,
@@ -44,6 +50,7 @@ from .errors import (
 )
 from .events import EngineInfo, Message, Output, Run, ToolCall
 from .freezing import Freezer
+from .guarding import Guard
 from .ledger import Ledger
 from .memory import Memory, Wanted
 from .ownership import Proofs
@@ -53,7 +60,9 @@ from .plugins import Plugins
 from .processes import Ident
 from .prompts import Prompt
 from .protocol import OLDEST, PROTOCOL, Peer
+from .recovery import GOING_ON, Recovery, Speaker
 from .restoring import Restoring
+from .roster import Roster
 from .settings import Settings
 from .stops import Request, Stops
 from .store import Standing, Store
@@ -66,8 +75,8 @@ DAY = 86400.0
 STOPS_SHOWN = 5  # in chat: a phone shows about as many
 FINISH_SECONDS = 1.5  # a message waits so long for a stop to be done; its bridge waits for 2
 MAX_PROMPT = 4000  # characters of a person's message, and what a bridge sends of it
-REPLAY_SECONDS = 15.0  # a host that comes back tells again what it kept within this
-UNREAD_SECONDS = 600.0  # who wrote longer ago has noticed by now
+ALIVE_SECONDS = 10.0  # how exactly a crash is dated
+MAX_PATH = 4096
 MAX_INPUT = 4000  # characters of a tool's input that a bridge may tell; it sends at most 2,000
 
 
@@ -89,6 +98,7 @@ class Engine:
         self._configure(None)
         self._ledger = Ledger(clock)
         self.bridges = Bridges(paths.bridges)
+        self.roster = Roster(paths, self.store, self.bridges)
         self.freezer = Freezer(
             paths, self.store, self.bridges, self.proofs, lambda: self.stops.mirror([])
         )
@@ -100,6 +110,7 @@ class Engine:
             workspaces=self.workspaces,
             clock=clock,
         )
+        self.cooperation = Cooperation(paths, self.store, lambda: self.settings, clock)
         self.stops = Stops(
             state=paths.state_id,
             store=self.store,
@@ -111,6 +122,7 @@ class Engine:
             proofs=self.proofs,
             freezer=self.freezer,
             memory=self.memory,
+            cooperation=self.cooperation,
             workspaces=self.workspaces,
             clock=clock,
         )
@@ -122,11 +134,26 @@ class Engine:
             stops=self.stops,
             plugins=self.plugins,
         )
+        self.recovery = Recovery(
+            paths,
+            store=self.store,
+            bridges=self.bridges,
+            stops=self.stops,
+            settings=lambda: self.settings,
+            proofs=self.proofs,
+            workspaces=lambda agent: self.roster.workspaces([agent]),
+            language=self._language,
+            clock=clock,
+        )
+        self._guard = Guard(
+            paths, self.roster, self.bridges, self.plugins, settings=lambda: self.settings
+        )
         self._watch = Watch(paths, paths.state_id, self.proofs)
         self._watching: asyncio.Task[None] | None = None
         self.commands = Commands(self)
         self._roles: dict[Peer, str] = {}
-        self._pruned = 0.0
+        self._looking = asyncio.Semaphore(1)
+        self._pruned = self._alive = 0.0
         self._overdue: set[str] = set()  # stops of runs that took too long
         self._flags: set[str] = set()  # seen already; those that were stops are in the store too
         self._tasks: set[asyncio.Task[Any]] = set()  # a task that nobody holds may vanish
@@ -135,6 +162,7 @@ class Engine:
 
     async def startup(self) -> None:
         """The latches of every tombstone hold before anybody connects."""
+        await self.roster.refresh()
         self._take_tombstones()
         await self.freezer.hold()
         try:
@@ -159,9 +187,8 @@ class Engine:
             try:
                 if not isinstance(name, str):
                     raise UsageError("not a private file that names a target")
-                known = [*self.agents(), scopes.agent_of(name)]  # it may be new to us
                 if latch:
-                    target = targets.resolve(name, self.store, known)
+                    target = targets.exact(name, self.store, self.roster.ids)
                 else:
                     target = targets.restarted(scopes.check_key(name), self.store)
             except (UsageError, Ambiguous) as error:
@@ -181,13 +208,18 @@ class Engine:
     def tick(self) -> None:
         """Called again and again while the engine runs."""
         self._take_flags()
+        self.cooperation.renew()
+        self.recovery.tick()
         self._stop_overdue()
-        self.store.prompts.prune(self._clock() - UNREAD_SECONDS)
         idle = self._watching is None or self._watching.done()
         if idle and self._watch.due and list(self.bridges):
             self._watching = asyncio.create_task(self._look())
         if self._clock() - self._pruned > DAY and list(self.bridges):
             self._prune_receipts()  # not before a gateway has told its settings
+        long_ago = abs(self._clock() - self._alive) > ALIVE_SECONDS
+        if long_ago and list(self.bridges) and self.store.live_runs():
+            self._alive = self._clock()
+            self.store.note_alive()
 
     def _prune_receipts(self) -> None:
         self._pruned = self._clock()
@@ -195,13 +227,21 @@ class Engine:
         try:
             receipts.prune(self.paths.receipts, self.settings.receipts_keep, oldest)
             self.memory.prune()
+            checkpoints.prune(checkpoints.folder(self.paths.checkpoints), self._pruned)
         except OSError as error:
             log.error("old receipts stay: %s", error)
 
     def _take_flags(self) -> None:
-        """Stop what a stop flag names. The same flag is one stop, also for the next engine."""
+        """Stop what a stop flag names. The same flag is one stop, also for the next engine; when
+        that is done it goes, so that who runs next does not find it."""
         for flag in flags.fresh(flags.folders(self.paths.flags), self._clock()):
+            if self.store.has_stop(flag.stop) and not self.stops.is_under_way(flag.stop):
+                flags.remove(flag)
             if flag.stop in self._flags or self.store.has_stop(flag.stop):
+                continue
+            # A stop's own, for who looks for flags: of this engine, or of another gateway's.
+            own = flag.by and (self.store.has_stop(flag.by) or self.stops.is_under_way(flag.by))
+            if own or flags.is_foreign(flag, self.paths.state_id):
                 continue
             session = next(filter(None, map(self.store.session_named, flag.names)), None)
             if session is None:  # it may be known in a moment
@@ -230,6 +270,7 @@ class Engine:
     async def _stop_and_tell(self, request: Request) -> None:
         """A stop that nobody said in the chat is told there."""
         receipt = await self.stops.stop(request)
+        self._take_flags()  # before a run can find the one that asked for this
         for bridge in self.bridges:
             bridge.tell(request.target.name, answers.chat(receipt, self._language()))
 
@@ -258,13 +299,12 @@ class Engine:
         return ownership.proofs(self.paths, self.bridges.idents())
 
     def workspaces(self, target: targets.Target) -> list[Path]:
-        """Of the agents that a stop is about. One that holds a whole home tells nothing."""
+        """Of the agents that a stop is about."""
         inside = [*target.scopes, *target.sessions]
-        agents = [a for a in self.agents() if any(scopes.covers(s, f"agent:{a}:") for s in inside)]
-        agents += [scopes.agent_of(session) for session in target.sessions]
-        told = {id: Path(path) for bridge in self.bridges for id, path in bridge.workspaces.items()}
-        found = {told[agent].resolve() for agent in agents if agent in told}
-        return sorted(folder for folder in found if not Path.home().is_relative_to(folder))
+        agents = [
+            a for a in self.roster.ids if any(scopes.covers(s, f"agent:{a}:") for s in inside)
+        ]
+        return self.roster.workspaces([*agents, *map(scopes.agent_of, target.sessions)])
 
     def _start(self, work: Coroutine[Any, Any, Any]) -> None:
         """Let it run by itself; what goes wrong is logged where it happens."""
@@ -279,6 +319,7 @@ class Engine:
     def close(self) -> None:
         for peer in list(self._roles):
             peer.close()
+        self._guard.close()
         if not self.bridges.idents():  # a gateway that runs on would miss them
             cgroups.prune(cgroups.folders(self.paths.cages), lambda _: True)
         self.store.close()
@@ -292,14 +333,13 @@ class Engine:
         if role is None:
             peer.close()
             raise ProtocolError("say hello first")
-        public = not method.startswith("_")
-        handler = (
-            getattr(self, f"on_{method}", None)
-            if role == "bridge"
-            else getattr(self.commands, method, None)
-            if public
-            else None
-        )
+        handler = None
+        if role == "bridge":
+            handler = getattr(self, f"on_{method}", None)
+        elif role == "task":
+            handler = self.cooperation.interrupted if method == "interrupted" else None
+        elif not method.startswith("_"):
+            handler = getattr(self.commands, method, None)
         if handler is None:
             raise UsageError(f"there is no method {method[:40]!r} for a {role}")
         return await handler(peer, params)
@@ -322,26 +362,42 @@ class Engine:
         if role == "cli":
             self._roles[peer] = role
             return {"protocol": min(newest, PROTOCOL), "version": __version__}
+        if role == "task":
+            pid = peer.pid if peer.pid is not None else number(params, "pid")
+            async with self._looking:  # one at a time: a stop looks too
+                owner = await asyncio.to_thread(callers.owner_of, pid, self.proofs())
+            if owner and owner.state != self.paths.state_id:
+                raise NotPermitted(f"process {pid} is of another gateway than this engine's")
+            told = self.cooperation.welcome(peer, params, owner.session if owner else None)
+            self._roles[peer] = role
+            return {"protocol": min(newest, PROTOCOL), "version": __version__, **told}
         if role != "bridge":
             raise ProtocolError(f"there is no role {role[:40]!r}")
         bridge = Bridge(
             peer,
-            pid=number(params, "pid"),
+            pid=(pid := number(params, "pid")),
             host=text(params, "host"),
             version=text(params, "version"),
+            gateway=_name_of(pid),
             capabilities=dict(params.get("capabilities") or {}),
-            agents=[str(agent) for agent in params.get("agents") or ()],
-            workspaces={str(k): str(v) for k, v in dict(params.get("workspaces") or {}).items()},
         )
+        bridge.take_agents(params)
         self._configure(params.get("config"))
         self._take_tombstones()
         runs = [
             (text(run, "run"), session_of(run), text(run, "cause"), names(run, "reports"), at)
             for run, at in ((run, _time(run, "asked")) for run in params.get("runs") or ())
         ]
+        alone = not list(self.bridges)
+        alone = alone and not any(ident.pid != bridge.pid for ident in self.bridges.idents())
+        living = [(run, session) for run, session, *_ in runs]
         try:
-            if not list(self.bridges):  # another gateway's runs are not this one's to end
-                self.store.end_runs_but((run, session) for run, session, *_ in runs)
+            if alone:
+                self.recovery.crashes.arrived(bridge.gateway, living)
+            else:
+                self.recovery.crashes.beside(bridge.gateway)
+                if not list(self.bridges):  # another gateway's runs are not this one's to end
+                    self.store.end_runs_but(living)
             for child in params.get("children") or ():
                 self.store.adopt(scopes.check_key(text(child, "child")), session_of(child))
             for run, session, cause, reports, asked in runs:
@@ -351,13 +407,17 @@ class Engine:
         except (StoreError, UsageError) as error:  # the bridge needs the mirror all the more
             log.error("%s", error)
             self.problems.append(str(error))
+        born = _time(params, "born") or self._clock()
+        recovery = self.recovery.recover(bridge, born) if alone else None
         self._roles[peer] = role
         self.bridges.add(bridge)
         log.info("bridge connected: %s", bridge.name)
+        self._guard.start()
+        self._start(self.stops.drain_late())
         if self.store.unfinished_stops() or self.store.restores():
             self._start(self.resume())
-        if (born := _time(params, "born")) is not None:
-            self._start(self._tell_unread(born))
+        if recovery:
+            self._start(recovery)
         return {
             "protocol": min(newest, PROTOCOL),
             "version": __version__,
@@ -365,19 +425,13 @@ class Engine:
             **self._cage_for(bridge),
             "settings": vars(self.settings),
             "ask_emit": self.plugins.implements("clawstop_emit"),
+            "questions": self.recovery.questions,
             "mirror": self.stops.mirror(),
             "runs": {run: self.store.standing(session, run).bound for run, session, *_ in runs},
         }
 
-    async def _tell_unread(self, born: float) -> None:
-        """Messages that the gateway before this one took in and no run has read are told to whoever
-        wrote them, unless the host has kept them. Of two gateways nobody knows whose they are."""
-        await asyncio.sleep(REPLAY_SECONDS)
-        bridges = list(self.bridges)
-        for prompt in self.store.prompts.unread(born) if len(bridges) == 1 else ():
-            line = say("unread", self._language(prompt.text), text=prompt.text[: answers.SHORT])
-            bridges[0].tell(prompt.session, [line], prompt.route)
-            self.store.prompts.read(prompt.session, [prompt.id])
+    def _gateway_of(self, peer: Peer) -> str:
+        return next((bridge.gateway for bridge in self.bridges if bridge.peer is peer), "")
 
     def _language(self, words: str = "") -> str | None:
         """Of these words, or as the settings say; None: as this machine is set up."""
@@ -409,16 +463,20 @@ class Engine:
         try:
             self.settings = Settings.load(config if isinstance(config, dict) else None)
         except SettingsError as error:
+            protocol = Settings.protocol_of(config if isinstance(config, dict) else {})
+            self.settings = replace(self.settings, protocol=protocol)
             log.error("%s", error)
             self.problems.append(str(error))
 
     async def on_configure(self, peer: Peer, params: Params) -> None:
         """The person edited the plugin's settings; they hold from now on."""
         self._configure(params.get("config"))
+        self._guard.start()
         peer.notify("settings", vars(self.settings))
 
     def gone(self, peer: Peer) -> None:
         self._roles.pop(peer, None)
+        self.cooperation.gone(peer)
         bridge = self.bridges.remove(peer)
         if bridge:
             log.warning("bridge disconnected: %s", bridge.name)
@@ -445,23 +503,32 @@ class Engine:
         )
         age = params.get("age_ms", 0)  # it may have waited for us while a stop came
         arrived = self._clock() - (age / 1000 if isinstance(age, int | float) else 0.0)
-        if message.authorised and message.id and (words := text(params, "text", MAX_PROMPT)):
-            route, who = dict(params.get("route") or {}), message.sender
-            prompt = Prompt(message.session, message.id, who, words, route, arrived)
-            self.store.prompts.note(prompt)
+        # A channel numbers messages per chat, so the session is part of what makes an id new.
+        id, words = f"{message.session} {message.id}", text(params, "text", MAX_PROMPT)
+        fresh = not self.store.seen(id)
+        told = False
+        route = dict(params.get("route") or {})
+        if message.authorised and message.id and (words or route.get("media")):
+            unread = self.store.prompts.has(message.session, message.id)
+            if fresh or unread or self.recovery.knows(message.session, message.id):
+                about = (message.session, message.id, message.sender, words, route, arrived)
+                self.store.prompts.note(Prompt(*about, self._gateway_of(peer)))
+            who = _speaker(params, message.sender)
+            told = self.recovery.said(message.session, message.id, who, fresh=fresh, unread=unread)
         released = False
         if message.authorised and message.id:
             refusal = await self.plugins.message(message)
             if refusal:
                 log.warning("message %s releases nothing: %s", message.id, refusal)
-            # A channel numbers messages per chat, so the session is part of what makes an id new.
-            id = f"{message.session} {message.id}"
             before = None if refusal else arrived
             async with self._undisturbed(message.session):
                 released = self.store.admit(id, message.session, releases_before=before)
         if released:
             await self.bridges.push(self.stops.mirror([message.session]))
-        return {"released": released, "refusal": self.standing(message.session).refusal}
+        if told:
+            self.store.prompts.read(message.session, [message.id])
+        refusal = self.standing(message.session).refusal
+        return {"released": released, "refusal": refusal, "continued": told}
 
     @contextlib.asynccontextmanager
     async def _undisturbed(self, session: str) -> AsyncIterator[None]:
@@ -476,19 +543,27 @@ class Engine:
 
     async def on_run_start(self, peer: Peer, params: Params) -> Params:
         run, session, cause = text(params, "run"), session_of(params), text(params, "cause")
+        await self.recovery.swept()
+        if cause in GOING_ON:
+            await self.recovery.judged()
         self.store.bind(run, session, cause, names(params, "reports"), _time(params, "asked"))
         if answers_message := text(params, "message"):
-            self.store.prompts.read(session, [answers_message])
+            self.store.prompts.answer(session, answers_message, run)
         host_id = text(params, "session_id")
         if host_id:
             self.store.name(session, host_id)
         standing = self.standing(session, run)
         await self.plugins.run_started(Run(run, cause, standing))
-        return {"bound": standing.bound, "refusal": standing.refusal}
+        again = None if standing.refusal else self.recovery.may_run(session, run, cause)
+        if again:  # where no hook answers it with silence, the gate holds it
+            standing = self.store.bury(run, session)
+        refusal = again or standing.refusal
+        return {"bound": standing.bound, "refusal": refusal, **self.recovery.whose(session, run)}
 
     async def on_run_end(self, peer: Peer, params: Params) -> None:
         run, session = text(params, "run"), session_of(params)
         self.store.end_run(run, session, _time(params, "ended"))
+        self.recovery.ended(session, run, params.get("finished", True) is True)
         await self.plugins.run_ended(Run(run, "", self.standing(session, run)))
 
     async def on_read(self, peer: Peer, params: Params) -> None:
@@ -499,6 +574,8 @@ class Engine:
         """The gate. Asked again after the plugins: a stop may have come while they thought."""
         id, run, session = text(params, "id"), text(params, "run"), session_of(params)
         tool = text(params, "tool")
+        if not await self.recovery.swept():
+            return {"refusal": "processes that a crash has left are being ended; try it again"}
         # No run when the host's HTTP API asks: then only the session counts.
         standing = self.store.bind(run, session, "unknown") if run else self.store.standing(session)
         call = ToolCall(id, run, tool, self._braked(standing))
@@ -557,7 +634,11 @@ class Engine:
     async def on_stop(self, peer: Peer, params: Params) -> Params:
         """A person stopped a session in chat; without `latch` they began it anew, or a new message
         takes over from what it does (`taken`)."""
+        if params.get("name"):
+            await self.roster.refresh()
         target, rule = self._meant(params), _wanted(params)
+        if params.get("latch", True) is not True and params.get("taken") is not True:
+            self.store.prompts.begun_anew(session_of(params), self._clock())
         trigger, who = text(params, "trigger"), text(params, "sender")
         request = self.request(text(params, "id"), target, trigger, who, memory=rule)
         receipt = await self.stops.stop(request)
@@ -569,22 +650,45 @@ class Engine:
     def _meant(self, params: Params) -> targets.Target:
         """What a stop in chat is about: an agent by its name, or the session it was said in."""
         if name := text(params, "name"):
-            if name not in (*targets.WIDE, *self.agents()):
+            known = name in targets.WIDE or scopes.is_session(name)
+            if not known and name.removeprefix("agent:") not in self.roster.names.everybody:
                 raise UsageError(f"nobody is called {name}")
-            return targets.resolve(name, self.store, self.agents())
+            return targets.exact(name, self.store, self.roster.ids)
         chosen = targets.session if params.get("latch", True) is True else targets.restarted
         return chosen(session_of(params), self.store)
 
     async def on_named(self, peer: Peer, params: Params) -> Params:
-        """Who is called so in chat: the name, or a line that says why not."""
-        name, lang = text(params, "name"), text(params, "lang") or None
-        called = targets.called(name, self.agents())
-        if len(called) == 1:
-            return {"name": called[0]}
-        if called:
-            line = say("which_one", lang, name=name, agents=", ".join(called))
-            return {"several": True, "lines": [line]}
-        return {"lines": [say("nobody", lang, name=name, agents=", ".join(self.agents()))]}
+        """Who is called so in chat: `name`, or `several` to choose from by number, or nobody; with
+        the line that says so. `bare` is the name without what may be said around one. `sure` when
+        nothing but a name can be meant."""
+        typed, lang = text(params, "name"), text(params, "lang") or None
+        name = text(params, "bare") or typed
+        await self.roster.refresh()
+        names = self.roster.names
+        found = targets.meant(typed, names) or targets.meant(name, names)
+        wide = found[:1] == [targets.wide(name)]
+        if not found and params.get("sure") is True:
+            found = targets.called(name, names, self.store, await self._labels())
+        told = [targets.full(one) for one in found[: targets.SHOWN]]
+        if len(found) == 1:
+            return {"name": found[0] if wide else told[0]}
+        if found:
+            lines = [say("which_one", lang, name=name), *targets.numbered(found, names)]
+            return {"several": told, "lines": lines}
+        near = names.nearest(name)
+        if near:
+            near_line = say(
+                "nobody_near", lang, name=name, agents=", ".join(map(names.called, near))
+            )
+            return {"lines": [near_line]}
+        return {"lines": [say("nobody", lang, name=name, agents=targets.few(names.ids))]}
+
+    async def on_block(self, peer: Peer, params: Params) -> Params:
+        """What an agent is told about stops this turn, where its AGENTS.md does not say it."""
+        id, folder = text(params, "agent"), text(params, "workspace", MAX_PATH)
+        agent = Agent(id, workspace=Path(folder) if folder else None)
+        protocol, root = self.settings.protocol, self.paths.root
+        return {"text": await asyncio.to_thread(agentsmd.spoken, agent, protocol, root)}
 
     async def on_restore(self, peer: Peer, params: Params) -> Params:
         """A person wants back what a stop of their session took out of its memory; `any`: or of
@@ -603,6 +707,24 @@ class Engine:
             return {"lines": [say("not_restored", lang, why=error)]}
         return {"lines": answers.restored(done, lang, chat=True)}
 
+    async def on_answer(self, peer: Peer, params: Params) -> Params:
+        """A person says whether what was cut off shall go on."""
+        session, yes = session_of(params), params.get("yes") is True
+        lang, who = text(params, "lang") or None, _speaker(params, text(params, "sender"))
+        try:
+            await self.recovery.answer(session, yes, who)
+        except UsageError:
+            return {"lines": [say("nothing_cut", lang)]}
+        except NotPermitted:
+            return {"lines": [say("not_yours", lang)]}
+        return {"lines": [say("resume_yes" if yes else "resume_no", lang)]}
+
+    async def on_cuts(self, peer: Peer, params: Params) -> Params:
+        """What a crash cut off, and what became of it, for a person in chat."""
+        only, lang = text(params, "only"), text(params, "lang") or None
+        rows = await self.recovery.report()
+        return {"lines": answers.recovered([r for r in rows if only in ("", r["session"])], lang)}
+
     async def on_suspects(self, peer: Peer, params: Params) -> Params:
         """A person confirms: end the suspects that the last stop of their session has named."""
         session, lang = session_of(params), text(params, "lang") or None
@@ -619,13 +741,21 @@ class Engine:
 
     # -- for stops, whoever asks for them
 
-    def agents(self) -> list[str]:
-        """Every agent known to a gateway, to the state folder, or to our own records."""
-        folder = self.paths.openclaw / "agents"
-        on_disk = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-        connected = [agent for bridge in self.bridges for agent in bridge.agents]
-        recorded = [scopes.agent_of(session) for session in self.store.sessions()]
-        return sorted({*on_disk, *connected, *recorded})
+    async def find(self, name: str, *, include_main: bool = False) -> targets.Target:
+        """What a command names. Nothing is waited for where that is clear."""
+        ids = self.roster.ids
+        if name in ids or targets.wide(name):
+            return targets.exact(name, self.store, ids, include_main=include_main)
+        labels: dict[str, str] = {}
+        if not scopes.is_session(name):
+            await self.roster.refresh()
+            labels = await self._labels()
+        return targets.resolve(name, self.store, self.roster.names, labels)
+
+    async def _labels(self) -> dict[str, str]:
+        """What people call their conversations, as far as a gateway tells."""
+        told = [await bridge.labels() for bridge in self.bridges]
+        return {key: label for labels in told for key, label in labels.items()}
 
     def request(
         self,
@@ -646,6 +776,12 @@ class Engine:
         return Request(name, target, trigger, who, seconds, spare, suspects, memory=wanted)
 
 
+def _name_of(gateway: int) -> str:
+    """What tells a gateway from any other process that ever had its number."""
+    ident = processes.ident_of(gateway)
+    return f"{records.boot()} {gateway} {ident.start if ident else ''}"
+
+
 def _wanted(params: Params) -> Wanted:
     """What a stop that was said in chat does to memory: nothing where the person begins anew, or
     says that it shall be kept."""
@@ -656,6 +792,13 @@ def _wanted(params: Params) -> Wanted:
         return Wanted(rule="kill", named=name not in targets.WIDE)
     rule = "kill" if params.get("rule") == "kill" else "stop"  # of a command that had no engine
     return Wanted(rule="" if keep else rule)
+
+
+def _speaker(params: Params, sender: str) -> Speaker:
+    route = dict(params.get("route") or {})
+    page = params.get("page") is True or route.get("channel") == "webchat"
+    group, listed = params.get("group") is True, params.get("listed") is True
+    return Speaker(sender, group=group, operator=page, listed=listed)
 
 
 def _time(params: Params, key: str) -> float | None:

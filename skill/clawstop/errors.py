@@ -15,6 +15,10 @@
 `exit_code` is what the command line leaves with; `code` is the same thing on the wire.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 
 class ClawstopError(Exception):
     code = "failed"
@@ -29,6 +33,10 @@ class UsageError(ClawstopError):
 class Ambiguous(ClawstopError):
     code = "ambiguous"
     exit_code = 4
+
+    def __init__(self, message: str, choices: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.choices = list(choices)  # in the order of their numbers in the message
 
 
 class NotPermitted(ClawstopError):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from . import leases, scopes
+from .agents import Agent
 from .cookies import Owner
 from .ownership import NONE, Proofs
 from .processes import Ident
@@ -21,6 +22,15 @@ class EngineInfo:
     version: str
     folder: Path
     unfinished: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Roll:
+    """The agents there are, and how they are told what a stop means for them."""
+
+    agents: Sequence[Agent]
+    protocol: str  # the setting
+    folder: Path  # clawstop's own
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import pluggy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .events import EngineInfo, Message, Output, Receipt, Run, Stop, ToolCall
+    from .events import EngineInfo, Message, Output, Receipt, Roll, Run, Stop, ToolCall
     from .reaping import Reaped
     from .transcripts import Move
 
@@ -34,6 +34,12 @@ hookspec = pluggy.HookspecMarker("clawstop")
 @hookspec
 def clawstop_startup(engine: EngineInfo) -> None:
     """The engine is up: state is open, unfinished stops are known, no bridge is connected yet."""
+
+
+@hookspec
+def clawstop_agents(roll: Roll) -> None:
+    """These are the agents: told when a gateway connects, and again whenever the config or an
+    agent's AGENTS.md has changed."""
 
 
 # -- a run

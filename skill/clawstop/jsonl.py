@@ -139,6 +139,13 @@ def last(file: Path) -> Entry | None:
         return next(_entries(fd, os.fstat(fd).st_size), None)
 
 
+@contextlib.contextmanager
+def newest(file: Path) -> Iterator[Iterator[bytes]]:
+    """Its lines, newest first."""
+    with _opened(file, os.O_RDONLY) as fd:
+        yield (line for _, line in tail.lines(fd))
+
+
 def sample(fd: int, end: int) -> str:
     """The hash of what lies before `end`: of its last part, and of how long it is."""
     begin = max(0, end - SAMPLE)

@@ -21,17 +21,29 @@ import psutil
 
 from . import processes
 from .errors import TranscriptError
+from .paths import read_plain
 from .processes import Ident
 
 SILENT = 30.0  # seconds after which a lock that names nobody is the host's to take away, and ours
 PATIENCE = 3.0  # seconds; a run that was ended lets go of its lock within 0.1
 POLL = 0.02
+LARGEST = 64 * 1024  # bytes; one says who holds it, and no more
+
+
+def is_stale(transcript: Path) -> bool:
+    """Whether somebody who is dead holds it: a run was at work there."""
+    holder = _holder(_lock_of(transcript))
+    return holder is not None and not _alive(holder)
+
+
+def _lock_of(transcript: Path) -> Path:
+    return transcript.with_name(transcript.name + ".lock")
 
 
 @contextlib.contextmanager
 def held(transcript: Path, patience: float = PATIENCE) -> Iterator[None]:
     """Hold the lock of a transcript; TranscriptError when somebody who lives does not let go."""
-    file = transcript.with_name(transcript.name + ".lock")
+    file = _lock_of(transcript)
     mine = _self()
     deadline = time.monotonic() + patience
     while not _taken(file, mine):
@@ -86,8 +98,8 @@ def _self() -> dict[str, Any]:
 def _holder(file: Path) -> dict[str, Any] | None:
     """Who holds it; None when that cannot be read, as while it is being written."""
     try:
-        holder = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+        holder = json.loads(read_plain(file, LARGEST))
+    except (OSError, ValueError, RecursionError):
         return None
     return holder if isinstance(holder, dict) and isinstance(holder.get("pid"), int) else None
 

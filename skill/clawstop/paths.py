@@ -7,6 +7,7 @@
     command.json                how the bridge starts it; written by `install`
     tombstones/                 stops the bridge made on its own
     flags/                      stop flags that anybody of this user may leave
+    checkpoints/  wills/        where tasks were that cooperate; what sessions want known
     owned/  cages               processes on record; where the cgroups of runs are
     shell/                      what the gateway starts as its shell, see shell.js
     engine.log
@@ -14,6 +15,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -21,12 +23,14 @@ import secrets
 import stat
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .errors import StoreError
 
+MOST_READ = 1 << 28  # bytes of a file of the host's; one that is larger is no JSON we know
 # sun_path is 108 bytes on Linux and 104 on macOS, with the final NUL.
 MAX_SOCKET_PATH = 100
 
@@ -68,6 +72,19 @@ class Paths:
         return self.root / "flags"
 
     @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def wills(self) -> Path:
+        return self.root / "wills"
+
+    @property
+    def left(self) -> Path:
+        """There since `uninstall`: nothing is put into an agent's file any more."""
+        return self.root / "uninstalled"
+
+    @property
     def owned(self) -> Path:
         return self.root / "owned"
 
@@ -103,6 +120,14 @@ class Paths:
             write_private(file, secrets.token_hex(8) + "\n")
             return self.state_id
 
+    @property
+    def known_state(self) -> str:
+        """The same; "" where there is none yet, for who only looks."""
+        try:
+            return (self.root / "state-id").read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            return ""
+
     def prepare(self) -> None:
         inside = (self.tombstones, self.flags, self.owned, self.bridges)
         for folder in (self.root, *inside, self.socket.parent):
@@ -110,8 +135,21 @@ class Paths:
 
 
 def default_paths(openclaw: str | os.PathLike[str] | None = None) -> Paths:
-    chosen = openclaw or os.environ.get("OPENCLAW_STATE_DIR") or Path.home() / ".openclaw"
+    chosen = openclaw or os.environ.get("OPENCLAW_STATE_DIR") or default_folder(os.environ)
     return Paths(Path(chosen).expanduser().absolute())
+
+
+def default_folder(environ: Mapping[str, str]) -> Path:
+    """The state folder where nobody names one."""
+    return home(environ) / ".openclaw"
+
+
+def home(environ: Mapping[str, str]) -> Path:
+    """What `~` is to the host."""
+    named = environ.get("OPENCLAW_HOME", "").strip()
+    if named in ("", "undefined", "null"):
+        return Path.home()
+    return Path(named).expanduser().absolute()
 
 
 def user() -> int:
@@ -134,6 +172,15 @@ def private_folder(folder: Path) -> None:
         raise StoreError(f"{folder} is not a folder of yours; move it away and try again")
     if _open_to(info, 0o077):
         os.chmod(folder, 0o700)
+
+
+def trusted_folder(folder: Path) -> None:
+    """Refuse a folder that somebody else could put anything into or take anything out of: it is
+    ours, or root's as /tmp is; so is a link to it."""
+    for info in (os.lstat(folder), os.stat(folder)):
+        roots = info.st_uid == 0 and (stat.S_ISLNK(info.st_mode) or info.st_mode & stat.S_ISVTX)
+        if info.st_uid != user() and not roots:
+            raise StoreError(f"{folder} is not a folder of yours; name another")
 
 
 def is_private(file: Path) -> bool:
@@ -171,6 +218,16 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def read_plain(file: Path, most: int) -> bytes:
+    """What is in a plain file, up to so many bytes and one; OSError for anything else: a pipe would
+    hang whoever reads it."""
+    fd = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    with os.fdopen(fd, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is not a plain file", str(file))
+        return stream.read(most + 1)
+
+
 def read_json(file: Path) -> dict[str, Any] | None:
     """A JSON object from a private file of ours, or None."""
     return read_object(file) if is_private(file) else None
@@ -179,7 +236,7 @@ def read_json(file: Path) -> dict[str, Any] | None:
 def read_object(file: Path) -> dict[str, Any] | None:
     """A JSON object from a file, or None."""
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
+        value = json.loads(read_plain(file, MOST_READ))
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

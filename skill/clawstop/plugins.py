@@ -21,16 +21,16 @@ from typing import Any
 import pluggy
 
 from . import hookspecs
-from .events import EngineInfo, Message, Output, Receipt, Run, Stop, ToolCall
+from .events import EngineInfo, Message, Output, Receipt, Roll, Run, Stop, ToolCall
 from .reaping import Reaped
 from .transcripts import Move
 
 log = logging.getLogger("clawstop.plugins")
 
-BUILTINS = ("clawstop_hooks.reaper",)
+BUILTINS = ("clawstop_hooks.reaper", "clawstop_hooks.protocol")
 DEADLINE = 1.0  # half of what a bridge waits for a verdict (2 s), so that a refusal still arrives
 REAP_DEADLINE = 15.0  # a little more than our own reaper gives itself
-OUR_REAP_DEADLINE = 30.0  # it has its own of 10 s; past this the kernel does not let it look
+OUR_DEADLINE = 30.0  # our reaper has its own of 10 s; past this the kernel does not let it look
 NAMES = tuple(name for name in vars(hookspecs) if name.startswith("clawstop_"))
 
 
@@ -142,7 +142,8 @@ class Plugins:
     async def _tell(self, hook: str, **arguments: Any) -> None:
         for name, call in self._callers(hook):
             try:
-                await self._call(name, partial(call, **arguments), DEADLINE)
+                deadline = OUR_DEADLINE if name in BUILTINS else DEADLINE
+                await self._call(name, partial(call, **arguments), deadline)
             except Exception:
                 log.exception("plugin %s failed in %s", name, hook)
 
@@ -150,6 +151,9 @@ class Plugins:
 
     async def startup(self, engine: EngineInfo) -> None:
         await self._tell("clawstop_startup", engine=engine)
+
+    async def agents(self, roll: Roll) -> None:
+        await self._tell("clawstop_agents", roll=roll)
 
     async def message(self, message: Message) -> str | None:
         return await self._refusal("clawstop_message", message=message)
@@ -176,7 +180,7 @@ class Plugins:
         failures: list[str] = []
         callers = self._callers("clawstop_reap")
         for name, call in sorted(callers, key=lambda caller: caller[0] not in BUILTINS):
-            deadline = OUR_REAP_DEADLINE if name in BUILTINS else REAP_DEADLINE
+            deadline = OUR_DEADLINE if name in BUILTINS else REAP_DEADLINE
             try:
                 for results in await self._call(name, partial(call, stop=stop), deadline):
                     found.extend(results)

@@ -1,5 +1,5 @@
-"""The journal of what people asked: each message until a run has it. It is on disk before anything
-is ended for it, so that whoever wrote it can be told when a crash came first."""
+"""The journal of what people asked: each message until its run is over. It is on disk before
+anything is ended for it, so that a crash loses nobody's words."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Prompt:
     text: str
     route: Mapping[str, Any]  # how the person is reached
     came: float
+    gateway: str = ""  # the one that took it in
 
 
 class Prompts:
@@ -37,19 +38,38 @@ class Prompts:
         row = (prompt.session, prompt.id, prompt.sender, prompt.text)
         with self._transaction():
             self._db.execute(
-                "INSERT OR REPLACE INTO prompts (session, id, sender, text, route, came) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                (*row, json.dumps(dict(prompt.route)), prompt.came),
+                "INSERT INTO prompts (session, id, sender, text, route, came, gateway) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET text = excluded.text, "
+                "route = excluded.route, came = excluded.came, gateway = excluded.gateway",
+                (*row, json.dumps(dict(prompt.route)), prompt.came, prompt.gateway),
             )
 
+    def answer(self, session: str, id: str, run: str) -> None:
+        """This run answers it."""
+        with self._transaction():
+            self._db.execute(
+                "UPDATE prompts SET run = ? WHERE session = ? AND id = ?", (run, session, id)
+            )
+
+    def answered(self, session: str, run: str) -> None:
+        """The run is over. To be called inside the transaction that says so."""
+        self._db.execute("DELETE FROM prompts WHERE session = ? AND run = ?", (session, run))
+
     def read(self, session: str, ids: Iterable[str]) -> None:
-        """A run answers them, or has read them."""
+        """Nobody needs them any more: a run has read them, or their writer was told."""
         with self._transaction():
             for id in ids:
-                self._forget(session, id)
+                query = "DELETE FROM prompts WHERE session = ? AND id = ?"
+                self._db.execute(query, (session, id))
 
-    def _forget(self, session: str, id: str) -> None:
-        self._db.execute("DELETE FROM prompts WHERE session = ? AND id = ?", (session, id))
+    def has(self, session: str, id: str) -> bool:
+        query = "SELECT 1 FROM prompts WHERE session = ? AND id = ?"
+        return bool(self._db.execute(query, (session, id)).fetchone())
+
+    def begun_anew(self, session: str, now: float) -> None:
+        """What waited there is of a conversation that is over."""
+        with self._transaction():
+            self.discard(session, now)
 
     def discard(self, scope: str, before: float) -> None:
         """Its sessions were stopped. To be called inside the transaction that stops them."""
@@ -59,20 +79,31 @@ class Prompts:
                     "DELETE FROM prompts WHERE session = ? AND came <= ?", (session, before)
                 )
 
-    def unread(self, before: float) -> list[Prompt]:
-        """What came in before this time and nobody has read."""
+    def unread(self, gateway: str) -> list[Prompt]:
+        """What others than this gateway took in and nobody has read."""
+        return self._found("gateway != ? AND run IS NULL", gateway)
+
+    def of_run(self, session: str, run: str) -> Prompt | None:
+        """The message that a run answers."""
+        return next(iter(self._found("session = ? AND run = ?", session, run)), None)
+
+    def _found(self, where: str, *values: object) -> list[Prompt]:
         rows = self._db.execute(
-            "SELECT session, id, sender, text, route, came FROM prompts WHERE came < ? "
-            "ORDER BY came",
-            (before,),
+            "SELECT session, id, sender, text, route, came, gateway FROM prompts "
+            f"WHERE {where} ORDER BY came",
+            values,
         )
         return [
-            Prompt(session, id, sender, text, json.loads(route), came)
-            for session, id, sender, text, route, came in rows
+            Prompt(session, id, sender, text, json.loads(route), came, gateway)
+            for session, id, sender, text, route, came, gateway in rows
         ]
 
     def prune(self, oldest: float) -> None:
-        """Words are kept no longer than they are of use."""
-        if self._db.execute("SELECT 1 FROM prompts WHERE came < ?", (oldest,)).fetchone():
+        """Words are kept no longer than they are of use: as long as a run may still read them."""
+        old = (
+            "FROM prompts WHERE came < ?1 AND run IS NULL AND NOT EXISTS (SELECT 1 FROM runs "
+            "WHERE runs.session = prompts.session AND (ended IS NULL OR ended >= ?1))"
+        )
+        if self._db.execute(f"SELECT 1 {old}", (oldest,)).fetchone():
             with self._transaction():
-                self._db.execute("DELETE FROM prompts WHERE came < ?", (oldest,))
+                self._db.execute(f"DELETE {old}", (oldest,))

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from .errors import BY_CODE, ClawstopError, EngineUnreachable, ProtocolError
+from .errors import BY_CODE, Ambiguous, ClawstopError, EngineUnreachable, ProtocolError
 
 log = logging.getLogger("clawstop.protocol")
 
@@ -110,13 +110,18 @@ class Peer:
                 if isinstance(error, dict)
                 else ("failed", error)
             )
-            future.set_exception(BY_CODE.get(str(code), ClawstopError)(str(text)))
+            failure = BY_CODE.get(str(code), ClawstopError)(str(text))
+            if isinstance(failure, Ambiguous):
+                failure.choices = [str(one) for one in error.get("choices") or ()]
+            future.set_exception(failure)
 
     async def _serve(self, method: str, params: Message, number: Any) -> None:
         try:
             answer = {"id": number, "result": await self._handle(self, method, params)}
         except ClawstopError as error:
-            answer = {"id": number, "error": {"code": error.code, "message": str(error)}}
+            choices = {"choices": error.choices} if isinstance(error, Ambiguous) else {}
+            told = {"code": error.code, "message": str(error), **choices}
+            answer = {"id": number, "error": told}
         except Exception as error:
             log.exception("%s failed", method)
             answer = {"id": number, "error": {"code": "failed", "message": repr(error)}}
@@ -139,7 +144,8 @@ class Peer:
         self._waiting[number] = future
         self._send({"id": number, "method": method, "params": params})
         try:
-            return await asyncio.wait_for(future, timeout)
+            async with asyncio.timeout(timeout):  # wait_for loses a cancel that meets an answer
+                return await future
         finally:
             self._waiting.pop(number, None)
 

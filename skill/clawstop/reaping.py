@@ -353,7 +353,11 @@ class _Hunt:
 
     def kill(self) -> None:
         for cage in self._cages():
+            inside = set(cgroups.members(cage))
             cgroups.kill(cage)
+            for target in self.dying():
+                if target.ident.pid in inside:  # else it would seem to have gone before
+                    target.signal = "KILL"
         self.blind = self.blind or (not self.complete and bool(self.dying()))
         self.send("kill")
         self.thaw()

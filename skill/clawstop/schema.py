@@ -75,9 +75,15 @@ CREATE TABLE prompts (
     route TEXT NOT NULL, came REAL NOT NULL, PRIMARY KEY (session, id)
 ) WITHOUT ROWID;
 """
+# Which run has a message, which gateway took it in; what a crash has cut off.
+CUTS = """
+ALTER TABLE prompts ADD COLUMN run TEXT;
+ALTER TABLE prompts ADD COLUMN gateway TEXT NOT NULL DEFAULT '';
+CREATE TABLE cuts (session TEXT PRIMARY KEY, about TEXT NOT NULL) WITHOUT ROWID;
+"""
 # Each takes the database from one version to the next. They only add: an older clawstop opens a
 # newer database and leaves alone what it does not know, unless that says it would lose something.
-MIGRATIONS = (SCHEMA, TRACES, FROZEN, MEMORY, PROMPTS)
+MIGRATIONS = (SCHEMA, TRACES, FROZEN, MEMORY, PROMPTS, CUTS)
 OLDEST_READER = 1  # the oldest version that may write a database of the newest one
 BUSY_SECONDS = 5.0  # nobody but one engine writes; a longer wait means something is broken
 

@@ -39,7 +39,11 @@ class Settings:
     takeover: str
     fence: str
     language: str
+    protocol: str
+    recovery: str
+    recovery_window_minutes: int
     rollback: Mapping[str, bool]
+    flags: Mapping[str, bool]
     backups_keep: int
     backups_days: int
     receipts_keep: int
@@ -63,6 +67,19 @@ class Settings:
             if name in environ:
                 values[key] = _checked(name, key, _typed(environ[name], declared()[key]["type"]))
         return cls(**values)
+
+    @classmethod
+    def protocol_of(
+        cls, configured: Mapping[str, Any], environ: Mapping[str, str] = os.environ
+    ) -> str:
+        """What is said of `protocol`, whatever is wrong with the rest; nothing where that is wrong
+        itself: then files are left as they are."""
+        name = f"{ENVIRONMENT}PROTOCOL"
+        said = {"protocol": configured["protocol"]} if "protocol" in configured else {}
+        try:
+            return cls.load(said, {name: environ[name]} if name in environ else {}).protocol
+        except SettingsError:
+            return ""
 
 
 def _typed(text: str, wanted: str) -> Any:

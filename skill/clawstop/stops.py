@@ -9,6 +9,7 @@ doing the rest once more: `resume` at the next start, or when a gateway connects
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -21,6 +22,7 @@ from typing import Any
 from . import cgroups, leases, ownership, processes, reaping, receipts, scopes, suspects
 from .bridges import Bridges, Drained, Ended
 from .cookies import Owner
+from .cooperation import Cooperation, Notice
 from .errors import ClawstopError, StoreError
 from .events import Stop
 from .freezing import Freezer
@@ -41,6 +43,7 @@ PARALLEL = 4  # stops that kill at the same time: more only makes each of them s
 ADVICE = "; restart the gateway to end it, the stop holds"
 LOOK_SECONDS = 1.0  # a list of processes takes some milliseconds; the kill does not wait for it
 GATEWAY_GRACE = 5.0  # seconds after SIGTERM; a stuck gateway would wait 315 for its runs
+UNDRAINED, UNDRAINED_KEPT = "undrained", 100  # stops that no gateway has heard of, in the store
 RETRY_SECONDS = 1.0  # how often a latch that the disk refused is tried again
 
 
@@ -95,6 +98,7 @@ class Stops:
         proofs: Callable[[], Proofs],
         freezer: Freezer,
         memory: Memory,
+        cooperation: Cooperation,
         workspaces: Callable[[Target], list[Path]],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -108,6 +112,7 @@ class Stops:
         self._proofs = proofs
         self._freezer = freezer
         self._memory = memory
+        self._cooperation = cooperation
         self._workspaces = workspaces
         self._clock = clock
         self._running: dict[str, tuple[asyncio.Task[dict[str, Any]], Target]] = {}
@@ -119,12 +124,16 @@ class Stops:
     def busy(self) -> bool:
         return bool(self._running or self.brakes)
 
+    def is_under_way(self, id: str) -> bool:
+        return id in self._running or id in self.brakes
+
     async def stop(self, request: Request) -> dict[str, Any]:
         """Carry out a stop and return its receipt. The same id twice is the same stop."""
         task, _ = self._running.get(request.id, (None, None))
         if task is None:
             # At once, before anything else can run: what the target covers must not change first.
             bumped, problems = self.latch(request)
+            self._cooperation.tell(_notice(request, bumped))
             task = asyncio.create_task(self._run(request, bumped, problems))
             self._running[request.id] = task, request.target
             task.add_done_callback(lambda _: self._running.pop(request.id, None))
@@ -143,6 +152,20 @@ class Stops:
         for result in await asyncio.gather(*pending, return_exceptions=True):
             if isinstance(result, BaseException):
                 log.error("a stop could not be finished: %r", result)
+
+    async def drain_late(self) -> None:
+        """A gateway is there: what waits in it of stops that came while none was, goes."""
+        for id in self._store.noted(UNDRAINED):
+            stored, bumped = self._store.stored_stop(id)
+            try:
+                late = await self._drain(Request.parse(id, stored), bumped, bumped.keys())
+            except (KeyError, TypeError, ValueError) as error:  # another version wrote it
+                log.error("stop %s cannot be read: %r", id, error)
+            else:
+                if late.problems:
+                    log.error("stop %s: %s", id, "; ".join(late.problems))
+                    continue
+            self._store.unnote(UNDRAINED, id)
 
     async def settle(self) -> None:
         """Wait for the stops that are under way."""
@@ -178,6 +201,7 @@ class Stops:
             proofs=self._proofs,
             signal=request.signal,
         )
+        await self._cooperation.write(_notice(request, bumped))
         # Beside the rest: what the host itself kills, when it ends a run, is listed too.
         seen = asyncio.create_task(asyncio.to_thread(self._find, stop.concerns))
         await self._plugins.stop_started(stop)
@@ -188,6 +212,9 @@ class Stops:
         leased = [one for one in there or () if not stop.owns(one.owner)]
         busy = {one.owner.session for one in leased} if there is not None else bumped.keys()
         drained = await self._drain(request, bumped, busy)
+        if not list(self._bridges) and request.id not in self.brakes:
+            with contextlib.suppress(StoreError):  # it stops all the same
+                self._store.note(UNDRAINED, request.id, UNDRAINED_KEPT)
         lap("drained")
         escalated = await self._escalate(request, ended)
         async with self._slots:
@@ -209,6 +236,7 @@ class Stops:
             f"run {run['run']} of {run['session']} is still alive{advice}" for run in ended.alive
         ]
         problems += alive + rolled.problems
+        said = self._store.stopped_at(request.id)
         receipt = {
             "id": request.id,
             "attempt": earlier["attempt"] + 1 if earlier else 1,
@@ -227,8 +255,9 @@ class Stops:
             **self._ledger.close(stop.covers),
             "drained": {key: rows for key, rows in vars(drained).items() if key != "problems"},
             "processes": [o.as_dict() for o in chain(by_host, *(r.outcomes for r in reaped))],
-            "leased": [_leased(one) for one in leased if not processes.gone(one.ident)],
+            "leased": [lease_row(one) for one in leased if not processes.gone(one.ident)],
             "suspects": suspected,
+            "cooperated": self._cooperation.notices(stop.covers, said),
             "memory": rolled.rows,
             "notes": rolled.notes,
             "left": problems,
@@ -236,6 +265,8 @@ class Stops:
             "ms": steps,
         }
         written = self._write(receipt)
+        if written["converged"]:
+            self._cooperation.over(request.id)
         # A gateway that comes back is asked for the rest.
         away = any(rung["ended"] for rung in escalated)
         again = ended.unanswered or drained.problems or failures or away or rolled.again
@@ -457,6 +488,8 @@ class Stops:
     def _write(self, receipt: dict[str, Any]) -> dict[str, Any]:
         receipt |= {key: redact(receipt[key]) for key in ("trigger", "who", "left")}
         rows = [*receipt["processes"], *chain(*receipt["drained"].values())]
+        for row in receipt.get("cooperated") or ():
+            row |= {key: redact(row[key]) for key in ("checkpoint", "reason", "error", "task")}
         for row in rows:  # ids and session keys say what was stopped, and stay as they are
             row |= {key: redact(row[key]) for key in ("command", "about", "text") if key in row}
         try:
@@ -475,7 +508,13 @@ class Stops:
         return mirror
 
 
-def _leased(one: Owned) -> dict[str, Any]:
+def _notice(request: Request, bumped: dict[str, int]) -> Notice:
+    inside = request.target.scopes
+    hard = request.grace == 0 and scopes.EVERYTHING in inside
+    return Notice(request.id, request.trigger, request.signal, bumped, inside, hard)
+
+
+def lease_row(one: Owned) -> dict[str, Any]:
     lease = leases.parse(one.owner.lease)
     about = {"pid": one.ident.pid, "session": one.owner.session, "lease": lease.kind}
     return {**about, "seconds": round(lease.left), "command": redact(one.command)}

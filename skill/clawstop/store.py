@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from . import schema, scopes
+from .cuts import Cuts
 from .errors import StoreError
 from .prompts import Prompts
 
@@ -73,6 +74,7 @@ class Store:
         self._db = connection
         self._clock = clock
         self.prompts = Prompts(connection, self._transaction)
+        self.cuts = Cuts(connection, self._transaction)
         self._frozen: list[str] | None = None
 
     @classmethod
@@ -288,6 +290,17 @@ class Store:
                 "UPDATE runs SET ended = ? WHERE id = ? AND session = ? AND ended IS NULL",
                 (self._clock() if at is None else at, run, session),
             )
+            self.prompts.answered(session, run)
+
+    def bury(self, run: str, session: str) -> Standing:
+        """A run that may not go on with what it came for is dead, and was never alive."""
+        with self._transaction():
+            self._db.execute(
+                "UPDATE runs SET generation = ? WHERE id = ? AND session = ?",
+                (self._ensure(session) - 1, run, session),
+            )
+        self.end_run(run, session)
+        return self.standing(session, run)
 
     def end_runs_but(self, alive: Iterable[tuple[str, str]]) -> None:
         """A gateway came up: of all (run, session), only these are still alive."""
@@ -301,6 +314,43 @@ class Store:
         return list(
             self._db.execute("SELECT id, session, generation FROM runs WHERE ended IS NULL")
         )
+
+    def run(self, session: str, run: str) -> tuple[str, float]:
+        """(cause, when it started) of a run on record."""
+        query = "SELECT cause, started FROM runs WHERE session = ? AND id = ?"
+        found = self._db.execute(query, (session, run)).fetchone()
+        return (found[0], found[1]) if found else ("", 0.0)
+
+    def noted(self, key: str) -> list[Any]:
+        """A short list that outlives the engine: gateways that were seen, when they started."""
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return list(json.loads(row[0])) if row else []
+
+    def note(self, key: str, value: Any, most: int) -> list[Any]:
+        """Add to such a list; the oldest go."""
+        kept = [*self.noted(key), value][-most:]
+        with self._transaction():
+            values = (key, json.dumps(kept))
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", values)
+        return kept
+
+    def unnote(self, key: str, value: Any) -> None:
+        """Take it out of such a list."""
+        kept = [one for one in self.noted(key) if one != value]
+        with self._transaction():
+            values = (key, json.dumps(kept))
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", values)
+
+    def note_alive(self) -> None:
+        """Runs are at work at this moment: what a crash is dated by."""
+        with self._transaction():
+            now = str(self._clock())
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('alive', ?)", (now,))
+
+    @property
+    def last_alive(self) -> float:
+        row = self._db.execute("SELECT value FROM meta WHERE key = 'alive'").fetchone()
+        return float(row[0]) if row else 0.0
 
     def overdue(self, seconds: float) -> list[tuple[str, str]]:
         """(run, session) of every run that is not dead and has been alive for longer than this."""
@@ -455,6 +505,11 @@ class Store:
         ).fetchone()
         return row[0] if row else None
 
+    def host_ids(self) -> dict[str, str]:
+        """What the host calls its sessions, as far as it has told."""
+        rows = self._db.execute("SELECT key, host_id FROM sessions WHERE host_id IS NOT NULL")
+        return dict(rows.fetchall())
+
     def descendants(self, session: str) -> list[str]:
         """The session's subagent sessions at any depth, deepest first."""
         found: list[str] = []
@@ -495,8 +550,14 @@ class Store:
             row = self._db.execute("SELECT bumped FROM stops WHERE id = ?", (stop,)).fetchone()
             if row:
                 return dict(json.loads(row[0]))
+            latch = [*latch]
             self._latch(latch, stop, now)
             bumped = self._bump(bump)
+            self.cuts.discard(latch)
+            if (request.get("memory") or {}).get("rule") == "takeover":
+                self.cuts.overtake(bumped, str(request.get("who") or ""))
+            else:
+                self.cuts.discard(bumped)
             self._db.execute(
                 "INSERT INTO stops (id, request, bumped, created) VALUES (?, ?, ?, ?)",
                 (stop, json.dumps(request), json.dumps(bumped), now),
@@ -531,6 +592,12 @@ class Store:
         row = self._db.execute("SELECT created FROM stops WHERE id = ?", (stop,)).fetchone()
         return float(row[0]) if row else self._clock()
 
+    def stored_stop(self, stop: str) -> tuple[dict[str, Any], dict[str, int]]:
+        """(request, new generations) of a stop on record."""
+        query = "SELECT request, bumped FROM stops WHERE id = ?"
+        request, bumped = self._db.execute(query, (stop,)).fetchone() or ("{}", "{}")
+        return json.loads(request), json.loads(bumped)
+
     def has_stop(self, stop: str) -> bool:
         return bool(self._db.execute("SELECT 1 FROM stops WHERE id = ?", (stop,)).fetchone())
 
@@ -562,6 +629,11 @@ class Store:
                 "UPDATE sessions SET released = ? WHERE key = ?", (self._meta("latch"), session)
             )
         return True
+
+    def seen(self, message: str) -> bool:
+        """Whether this message was admitted before."""
+        query = "SELECT 1 FROM messages WHERE id = ?"
+        return bool(self._db.execute(query, (message,)).fetchone())
 
     def release(self, scope: str) -> list[str]:
         """Lift the latches on and inside `scope`; returns the scopes that were latched."""

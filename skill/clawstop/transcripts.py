@@ -18,9 +18,14 @@ from typing import Any, Protocol
 from . import backups, jsonl, scopes, turns
 from .backups import Backup
 from .bridges import Bridges
-from .errors import GoneOn, TranscriptError
+from .errors import ClawstopError, GoneOn, TranscriptError
 from .paths import Paths, private_folder, read_object, write_private
 from .turns import Cut, Entry
+
+MEANWHILE = (
+    "was written to meanwhile"  # as a gateway tells it: a run that was ended has last words,
+)
+AGAIN_TIMES, AGAIN_SECONDS = 5, 0.3  # which it writes within a second or so, on a busy machine
 
 Move = dict[str, Any]  # one change of a conversation, as a receipt tells it and `restore` reads it
 
@@ -104,11 +109,19 @@ class Hosted:
     async def remove(self, session: str, cut: Cut, about: dict[str, Any]) -> Move | None:
         where = backups.folder(self._agents.folder(session))
         backup = backups.of(where, about["receipt"], session)
-        if backup is None:
-            first, leaf = await self._find(session, cut)
-            if first is None:
-                return None
-            backup = await self._back_up(session, where, about, first, leaf)
+        for left in range(AGAIN_TIMES, -1, -1):
+            if backup:
+                break
+            try:
+                first, leaf = await self._find(session, cut)
+                if first is None:
+                    return None
+                backup = await self._back_up(session, where, about, first, leaf)
+            except ClawstopError as error:
+                if MEANWHILE not in str(error) or not left:
+                    raise
+                await asyncio.sleep(AGAIN_SECONDS)
+        assert backup
         move = self.move_of(backup, session)
         await self.carry_out(move)
         return move

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -17,6 +18,15 @@ from typing import Any
 
 INJECTED = frozenset({"gateway-injected", "delivery-mirror"})  # the host's own lines, no model's
 SHOWN = 80  # characters of a message that a receipt quotes
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool that the agent asked for."""
+
+    id: str
+    tool: str
+    given: str
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,9 @@ class Entry:
     last_word: bool = False  # the agent has said all it wanted to
     injected: bool = False
     text: str = ""
+    calls: tuple[Call, ...] = ()  # the tools it wants, of an agent's message
+    answers: str = ""  # the call that a tool's result is for
+    stop: str = ""  # why the model ended there
     offset: int = 0
 
     @property
@@ -78,6 +91,7 @@ def read(value: dict[str, Any], offset: int = 0) -> Entry | None:
     message = value.get("message")
     message = message if isinstance(message, dict) else {}
     parent, target = value.get("parentId"), value.get("targetId")
+    text = _text(message.get("content"))
     return Entry(
         kind=kind,
         id=str(value.get("id") or ""),
@@ -87,7 +101,10 @@ def read(value: dict[str, Any], offset: int = 0) -> Entry | None:
         role=str(message.get("role") or ""),
         last_word=_is_last_word(message),
         injected=str(message.get("model")) in INJECTED,
-        text=_text(message.get("content"))[:SHOWN].encode("utf-8", "replace").decode(),
+        text=_ENVELOPE.sub("", text, count=1)[:SHOWN].encode("utf-8", "replace").decode(),
+        calls=_calls(message.get("content")) if message.get("role") == "assistant" else (),
+        answers=str(message.get("toolCallId") or ""),
+        stop=str(message.get("stopReason") or ""),
         offset=offset,
     )
 
@@ -150,7 +167,23 @@ def _is_last_word(message: dict[str, Any]) -> bool:
     return not any(isinstance(part, dict) and part.get("type") == "toolCall" for part in parts)
 
 
+# What older hosts put before a person's words: who wrote them, and when.
+_ENVELOPE = re.compile(r"\ASender \(untrusted metadata\):\s*```.*?```\s*(?:\[[^\]\n]*\]\s*)?", re.S)
 _CUT_OFF = frozenset({"aborted", "error", "toolUse"})
+
+
+def _calls(content: Any) -> tuple[Call, ...]:
+    parts = content if isinstance(content, list) else []
+    found = [part for part in parts if isinstance(part, dict) and part.get("type") == "toolCall"]
+    return tuple(
+        Call(str(part.get("id") or ""), str(part.get("name") or ""), _given(part.get("arguments")))
+        for part in found
+    )
+
+
+def _given(arguments: Any) -> str:
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return text[:SHOWN].encode("utf-8", "replace").decode()
 
 
 def _text(content: Any) -> str:

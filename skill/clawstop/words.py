@@ -78,7 +78,48 @@ TEXTS: dict[str, tuple[str, str]] = {
         "任务已再次从记忆中移除：{count} 条记录。撤销：{how}",
     ),
     "chat_receipt": ("receipt {id}", "回执 {id}"),
-    "which_one": ("{name} could be {agents}; which one?", "{name} 可能是 {agents}；是哪一个？"),
+    "which_one": (
+        "Several go by {name}. Reply with the number",
+        "有多个对象符合 {name}，请回复编号",
+    ),
+    "not_protected": (
+        "NOT PROTECTED: a gateway answers on port {port}, and clawstop is not loaded in it; run: "
+        "clawstop install, then restart the gateway",
+        "未受保护：端口 {port} 上有网关在运行，但其中没有加载 clawstop；请运行 clawstop install，"
+        "然后重启网关",
+    ),
+    "installed": (
+        "installed; restart the gateway, then look again with: clawstop doctor",
+        "已安装；请重启网关，然后运行 clawstop doctor 再检查一次",
+    ),
+    "uninstalled": (
+        "done; restart the gateway if it is running",
+        "完成；如果网关正在运行，请重启它",
+    ),
+    "canary_ask": (
+        "This starts a small run of {agent} on your gateway and stops it. Go on?",
+        "将在你的网关上启动 {agent} 的一个小任务并停止它。继续吗？",
+    ),
+    "replace_ask": ("Replace what they have left?", "要替换它们留下的内容吗？"),
+    "watching": ("watching; Ctrl-C ends it", "正在监视；按 Ctrl-C 结束"),
+    "no_access": (
+        "{why}; look at that file or folder, and try again",
+        "{why}；请检查该文件或文件夹后重试",
+    ),
+    "could_be": ("{name} could be", "{name} 可能是"),
+    "no_target": (
+        "no agent or session is called {name}; agents: {agents}",
+        "没有名为 {name} 的智能体或会话；现有：{agents}",
+    ),
+    "no_target_near": (
+        "no agent or session is called {name}; did you mean {agents}?",
+        "没有名为 {name} 的智能体或会话；是否指：{agents}？",
+    ),
+    "choose": ("Which number", "选择编号"),
+    "nobody_near": (
+        "Nobody is called {name}. Did you mean {agents}?",
+        "没有名为 {name} 的智能体。是否指：{agents}？",
+    ),
     "nobody": (
         "Nobody is called {name}. Agents: {agents}",
         "没有名为 {name} 的智能体。现有：{agents}",
@@ -87,6 +128,67 @@ TEXTS: dict[str, tuple[str, str]] = {
         "the gateway restarted before anybody read your message; please send it again: {text}",
         "网关在读取你的消息之前重启了，请重新发送：{text}",
     ),
+    "no_words": ("a message without words", "一条没有文字的消息"),
+    "ask_resume": (
+        'the gateway went down {minutes} min ago in the middle of this: "{text}"{will}. '
+        "Shall it go on? Answer yes or no",
+        "网关在 {minutes} 分钟前中断，当时正在处理：“{text}”{will}。是否继续？请回复“是”或“否”",
+    ),
+    "ask_suspended": (
+        'this was cut off again and again and does not go on by itself: "{text}"{will}. '
+        "Shall it go on? Answer yes or no",
+        "该任务多次中断，不会自动继续：“{text}”{will}。是否继续？请回复“是”或“否”",
+    ),
+    "will_says": (" (it had noted: {will})", "（它曾记录：{will}）"),
+    "resume_yes": ("it goes on as soon as it can", "任务将尽快继续"),
+    "not_yours": (
+        "only who gave the task can say that",
+        "只有布置该任务的人可以决定",
+    ),
+    "resume_no": ("it does not go on", "任务不再继续"),
+    "nothing_cut": ("nothing was cut off", "没有被中断的任务"),
+    "resume_text": (
+        "[clawstop] The gateway went down in the middle of your task and is back. Nobody stopped "
+        "the task. Go on from what this conversation shows, and do not do again what is done.",
+        "[clawstop] 网关在你执行任务时中断，现已恢复。没有人停止该任务。"
+        "请根据对话内容继续，已完成的步骤不要重复。",
+    ),
+    "resume_quote": ("The person's message was:\n{text}", "用户的消息是：\n{text}"),
+    "resume_unknown": (
+        "Effect unknown: {call}. Look whether it happened before you do it again.",
+        "结果未知：{call}。请先确认是否已执行，再决定是否重做。",
+    ),
+    "resume_will": ("You had noted for yourself: {will}", "你曾为自己记录：{will}"),
+    "cut_line": ("{state}  {session}  {why}{did}", "{state}  {session}  {why}{did}"),
+    "cut_finished": ("finished", "已完成"),
+    "cut_cut_off": ("CUT OFF", "已中断"),
+    "cut_stopped": ("stopped", "已停止"),
+    "cut_waiting": ("waiting", "等待中"),
+    "cut_unknown": ("unknown", "不明"),
+    "cut_running": ("running", "运行中"),
+    "did_cut": ("it is looked at", "正在核查"),
+    "did_found": ("it is about to go on", "即将继续"),
+    "did_asked": ("its person is asked; yes lets it go on", "已询问用户，回复“是”即可继续"),
+    "did_suspended": ("suspended; yes lets it go on", "已暂停，回复“是”即可继续"),
+    "did_resumed": ("it goes on", "正在继续"),
+    "did_done": ("it is over", "已结束"),
+    "did_left": ("left alone: {why}", "未处理：{why}"),
+    "no_cuts": ("nothing was cut off", "没有被中断的任务"),
+    "recover_yes": (
+        "to let what waits go on: clawstop recover --yes",
+        "继续等待中的任务：clawstop recover --yes",
+    ),
+    "waits_for_word": (
+        "cut off by a crash, waits for your word: {session}; clawstop recover",
+        "因崩溃中断，等待你的答复：{session}；运行 clawstop recover",
+    ),
+    "no_gateway_yet": (
+        "no gateway with clawstop came up within {seconds} s",
+        "{seconds} 秒内没有启用 clawstop 的网关上线",
+    ),
+    "will_kept": ("noted for {session}", "已为 {session} 记录"),
+    "no_will": ("{session} has left no will", "{session} 没有留言"),
+    "recovered": ("recovered", "已恢复"),
     "forgotten": (
         "forgotten, as if never asked: {text} ({count} entries; /restore or "
         "`clawstop restore {id}` brings them back)",
@@ -101,6 +203,10 @@ TEXTS: dict[str, tuple[str, str]] = {
         "not before everything is dead; stop it again",
         "须先确认所有进程已结束；请再次停止",
     ),
+    "cooperated": ("saved its place first: {places}", "已先保存进度：{places}"),
+    "checkpoint_done": ("finished", "已完成"),
+    "checkpoint_open": ("can be resumed", "可继续"),
+    "no_checkpoints": ("no task has saved its place", "没有任务保存过进度"),
     "noted": (
         "files that it wrote for itself meanwhile, left as they are: {files}",
         "任务期间它写过的记忆文件（未改动）：{files}",

@@ -157,7 +157,9 @@ def decode(text: str) -> str:
 
 
 def root() -> str:
-    chosen = os.environ.get("OPENCLAW_STATE_DIR") or "~/.openclaw"
+    home = os.environ.get("OPENCLAW_HOME", "").strip()  # as paths.py has it
+    home = "~" if home in ("", "undefined", "null") else home
+    chosen = os.environ.get("OPENCLAW_STATE_DIR") or os.path.join(home, ".openclaw")
     return os.path.join(os.path.abspath(os.path.expanduser(chosen)), "clawstop")
 
 

@@ -31,9 +31,9 @@ def running(
 def pytest_runtest_makereport(
     item: pytest.Function, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Beside a failure in the shared gateway stands what that gateway logged."""
+    """Beside a failure stands what the gateways of its fixtures logged."""
     report = yield
-    both = item.funcargs.get("running")
-    if report.failed and isinstance(both, tuple):
-        report.sections.append(("the shared gateway", logs(both[0])))
+    for name, both in item.funcargs.items() if report.failed else ():
+        if isinstance(both, tuple) and isinstance(both[0], Gateway):
+            report.sections.append((f"the gateway of {name!r}", logs(both[0])))
     return report

@@ -27,6 +27,7 @@ SETTLE = 1.0  # seconds for what is ending anyway, before it counts as left over
 HELPER_SETTLE = (
     8.0  # seconds for the host's own helpers: its spawn broker stays 5.4 after a SIGKILL
 )
+CRASHES_APART = 31.0  # seconds: host and clawstop stand back from three crashes within a minute
 CLI_TIMEOUT = 120.0  # seconds; a command loads the plugins, about 5 s
 TAIL = 3000  # characters of log in an error
 
@@ -65,6 +66,8 @@ class Gateway:
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: processes.Guard | None = None
         self._left: list[tuple[int, str]] | None = None
+        self._crashed = False
+        self._ready = 0.0
         whole = config.merge(
             config.base(self._folders, host, self.port, self.token, self.model.url),
             config.roster(self._folders, self.agents, host),
@@ -111,9 +114,12 @@ class Gateway:
         return config.environment(self._folders, self.host, self._env)
 
     def start(self, timeout: float = START_TIMEOUT) -> Self:
-        """Start it and wait until a client can connect."""
+        """Start it and wait until a client can connect; after a crash not before its time."""
         if self.pid:
             raise GatewayError(f"the gateway runs already, pid {self.pid}")
+        if self._crashed:
+            time.sleep(max(0.0, self._ready + CRASHES_APART - time.monotonic()))
+        self._crashed = False
         self._left = None
         self._guard = self._guard or processes.Guard(self.state_dir)
         with self._folders.log.open("ab") as log:
@@ -129,6 +135,7 @@ class Gateway:
         atexit.register(self.close)
         try:
             self._await_ready(self._process, timeout)
+            self._ready = time.monotonic()
         except BaseException:
             self.stop()
             raise
@@ -149,6 +156,7 @@ class Gateway:
         """SIGKILL the gateway process alone, as a crash would."""
         if self._process is None:
             raise GatewayError("the gateway was never started")
+        self._crashed = True
         self._process.kill()
         self._process.wait(HALT_TIMEOUT)
 

@@ -113,7 +113,7 @@ class Model:
             if message.get("role") == "user" and marks:
                 name, at = marks[-1], index
         number = sum(message.get("role") == "assistant" for message in messages[at + 1 :])
-        steps = self.scripts.get(name, ()) if name else ()
+        steps = self.scripts.get(name or "", ())  # "" is for who names no script
         return name, number, steps[number] if number < len(steps) else Step(f"ok {number}")
 
 

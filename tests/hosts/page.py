@@ -73,6 +73,10 @@ class Page:
         bubbles = self._page.locator(".chat-group.user .chat-bubble", has_text=text)
         expect(bubbles).to_have_count(0, timeout=READY * 1000)
 
+    def reload(self) -> None:
+        self._page.reload()
+        expect(self._composer).to_be_enabled(timeout=READY * 1000)
+
     def pause(self, seconds: float) -> None:
         """Let the page work; a plain sleep would hold its events up."""
         self._page.wait_for_timeout(seconds * 1000)

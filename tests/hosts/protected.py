@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import sqlite3
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 from clawstop import receipts
+from clawstop.paths import Paths
 from product import Patch, Product
 
 from . import config
@@ -24,6 +26,7 @@ from .telegram import GROUP, PERSON, Telegram
 
 TURN = 60.0  # seconds; the first turn of a fresh gateway takes about 10
 LOG = 20_000  # characters of each log beside a failure
+RETURNED = 2.0  # seconds; a call that leaves a process behind takes some milliseconds
 GONE = 20.0  # seconds; a stop takes one, a busy machine more
 
 
@@ -95,9 +98,13 @@ class Work:
             Step(tools=[execute(f"touch {name}-effect")]),
             Step("all done"),
         ]
+        before = _behind(gateway)
         self.said = say(f"[[{name}]] go")
         until(lambda: alive(gateway, self.back), TURN, "the background exec runs")
         until(lambda: alive(gateway, self.front), TURN, "the foreground exec runs")
+        # Until then the host itself would end it with its run. Where no engine is, nobody knows.
+        with suppress(TimeoutError):
+            until(lambda: _behind(gateway) > before, RETURNED, "its call has returned")
 
     @property
     def alive(self) -> list[str]:
@@ -109,6 +116,25 @@ class Work:
         asked = self.gateway.model.requests_since(since, self.name)
         files = [*self.gateway.root.glob(f"workspaces/*/{self.name}-effect")]
         return [f"model request {request.step}" for request in asked] + [str(f) for f in files]
+
+
+def _behind(gateway: Gateway) -> int:
+    """How many processes runs have left behind so far, as far as the engine was told."""
+    return _count(gateway, "execs")
+
+
+def noted(gateway: Gateway, session: str) -> int:
+    """How many messages of a session are in the engine's journal."""
+    return _count(gateway, "prompts WHERE session = ?", session)
+
+
+def _count(gateway: Gateway, what: str, *values: str) -> int:
+    database = Paths(gateway.state_dir).database
+    try:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as db:
+            return int(db.execute(f"SELECT COUNT(*) FROM {what}", values).fetchone()[0])
+    except sqlite3.OperationalError:  # it is being made
+        return 0
 
 
 def receipt_since(gateway: Gateway, session: str, since: float) -> dict[str, Any]:

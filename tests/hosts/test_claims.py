@@ -109,12 +109,17 @@ def test_what_names_nobody_is_the_agents_to_read(running: Running, words: str) -
         assert words in str(gateway.model.requests_since(before)[-1].messages)
 
 
-def test_an_order_for_nobody_is_answered_with_the_names(running: Running) -> None:
+@pytest.mark.parametrize(
+    ("words", "answer"), [("/kill dev9", "Did you mean dev1?"), ("/kill xyzzy", "dev1, main")]
+)
+def test_an_order_for_nobody_is_answered_with_names(
+    running: Running, words: str, answer: str
+) -> None:
     gateway, _ = running
-    with gateway.client("agent:main:nobody") as client:
+    with gateway.client(f"agent:main:nobody-{words[6:]}") as client:
         before, seen = time.time(), client.mark()
-        client.send("/kill dev9")
-        until(lambda: said(client, seen, "dev1, main"), GONE, "the names of all agents")
+        client.send(words)
+        until(lambda: said(client, seen, answer), GONE, "the nearest, or all agents")
         assert not gateway.model.requests_since(before)
 
 
@@ -175,8 +180,10 @@ def test_a_stranger_in_a_group_commands_nothing(
     ours = ("converged", "Stopped", "remembers", "forgotten", "nothing was stopped")
     told = lines(telegram, before, GROUP)
     assert not [text for text in told if any(word in text for word in ours)]
+    said = time.time()
     telegram.say("/stop", chat=GROUP)
     until(lambda: work.alive == [], GONE, "its owner's stop works")
+    until(lambda: "Stopped" in str(lines(telegram, said, GROUP)), GONE, "and is answered")
 
 
 def test_a_stranger_in_an_open_chat_kills_no_other_agent(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
-from product import ROOT, Product
+from clawstop import doctor
+from product import Product
 
 from .gateway import Gateway
 from .install import Host, host
@@ -25,6 +26,71 @@ def openclaw(folder: Path, release: Host) -> Path:
     file.write_text(f'#!/bin/sh\nexec "{release.node}" "{release.entry}" "$@"\n')
     file.chmod(0o755)
     return file
+
+
+class Home:
+    """A person's home with an OpenClaw that was set up and does not run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state = folder / "home" / ".openclaw"
+        self.state.mkdir(parents=True)
+        self._command = str(openclaw(folder, host()))
+        kept = {name: value for name, value in os.environ.items() if "OPENCLAW" not in name}
+        self._env = {**kept, "HOME": str(folder / "home"), "OPENCLAW_STATE_DIR": str(self.state)}
+
+    def run(self, *command: str) -> str:
+        done = subprocess.run(
+            command,
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def clawstop(self, product: Product, *words: str) -> str:
+        return self.run(*product.command, *words, "--openclaw", self._command)
+
+    def loaded(self) -> str:
+        told = self.run(self._command, "plugins", "inspect", "clawstop", "--runtime", "--json")
+        return str(json.loads(told[told.index("{") :])["plugin"]["rootDir"])
+
+
+def test_of_two_downloads_the_one_that_was_installed_last_is_loaded(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    old, new = Product(tmp_path / "old"), Product(tmp_path / "new")
+    config = home.state / "openclaw.json"
+    before = b"{ // mine\n  agents: {entries: {main: {}}},\n}\n"
+    config.write_bytes(before)
+    home.clawstop(old, "install")
+    home.clawstop(new, "install")
+    assert home.loaded() == str(new.plugin)
+    assert str(old.plugin) not in config.read_text()
+    told = home.clawstop(new, "install")
+    assert "linked and enabled already" in told
+    # As it was left by one that did not look for others.
+    both = json.loads(config.read_text())
+    both["plugins"]["load"]["paths"].insert(0, str(old.plugin))
+    config.write_text(json.dumps(both))
+    home.clawstop(new, "uninstall")
+    assert config.read_bytes() == before
+
+
+def test_a_config_with_includes_is_as_it_was(tmp_path: Path) -> None:
+    home, product = Home(tmp_path), Product(tmp_path / "clawstop")
+    texts = {
+        home.state / "openclaw.json": b"{ // mine\n  agents: {entries: {main: {}}},\n"
+        b"  plugins: {$include: './plugins.json5'},\n}\n",
+        home.state / "plugins.json5": b"{ // theirs\n  allow: ['memory-core'],\n}\n",
+    }
+    for file, text in texts.items():
+        file.write_bytes(text)
+    home.clawstop(product, "install")
+    assert home.loaded() == str(product.plugin)
+    home.clawstop(product, "uninstall")
+    assert {file: file.read_bytes() for file in texts} == texts
 
 
 def test_install_protects_a_gateway_and_uninstall_takes_it_out(tmp_path: Path) -> None:
@@ -45,6 +111,9 @@ def test_install_protects_a_gateway_and_uninstall_takes_it_out(tmp_path: Path) -
             timeout=200,
         )
 
+    file = gateway.workspace("main") / "AGENTS.md"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("# Hello\n")
     before = gateway.config_path.read_text()
     assert "run openclaw" in clawstop("install", "--openclaw", command, "--dry-run").stdout
     assert gateway.config_path.read_text() == before
@@ -56,6 +125,7 @@ def test_install_protects_a_gateway_and_uninstall_takes_it_out(tmp_path: Path) -
     )
     assert short.stdout.startswith("clawstop, version"), short.stderr
     with gateway, gateway.client() as client:
+        assert doctor._is_gateway(gateway.port), "so it is told when it is not protected"
         until(lambda: clawstop("doctor").returncode == 0, 30, "doctor finds nothing wrong")
         gateway.model.scripts["turn"] = [Step(tools=[execute("echo hi > hi")]), Step("done")]
         client.wait_final(client.send("[[turn]] go")["runId"])
@@ -64,30 +134,11 @@ def test_install_protects_a_gateway_and_uninstall_takes_it_out(tmp_path: Path) -
         status = json.loads(clawstop("status", "--json").stdout)
         assert status["latches"] == ["agent:main"]
         assert status["gateways"][0]["version"] == release.version
-    done = clawstop("uninstall", "--openclaw", command)
-    assert done.returncode == 0, done.stderr
-    after = json.loads(gateway.config_path.read_text())["plugins"]
-    assert "clawstop" not in after["allow"]
-    assert not after.get("entries", {}).get("clawstop", {}).get("enabled")
+        assert "clawstop:begin" in file.read_text(), "the agent is told"
+        done = clawstop("uninstall", "--openclaw", command)
+        assert done.returncode == 0, done.stderr
+        time.sleep(3)  # a gateway that runs would have put the blocks back within one
+        assert file.read_text() == "# Hello\n"
+    assert gateway.config_path.read_text() == before, "to the byte"
     assert (gateway.state_dir / "clawstop/receipts.jsonl").exists(), "receipts are kept"
     assert not (home / ".local/bin/clawstop").exists()
-
-
-def test_the_plugin_passes_clawhubs_own_check(tmp_path: Path) -> None:
-    release = host()
-    plugin = shutil.copytree(ROOT / "hooks" / "openclaw", tmp_path / "plugin")
-    done = subprocess.run(
-        [str(release.node), str(release.clawhub), "package", "validate", str(plugin)],
-        # It asks the network too, so it needs the settings of this machine.
-        env={
-            **os.environ,
-            "HOME": str(tmp_path),
-            "PATH": os.pathsep.join([str(release.node.parent), os.environ["PATH"]]),
-        },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Findings: none" in done.stdout

@@ -19,7 +19,7 @@ from .protected import GONE, TURN, last_receipt, protected, receipt_since
 from .scenario import alive, until
 from .telegram import Telegram
 
-pytestmark = [pytest.mark.gateway, pytest.mark.slow]
+pytestmark = [pytest.mark.gateway, pytest.mark.slow, pytest.mark.timeout(300)]
 Running = tuple[Gateway, Product]
 NUMBERS = itertools.count(61000)
 

@@ -61,7 +61,7 @@ OUT = (
         'const STOPPED = new Set(["stop", "rpc"]);',
         "const STOPPED = new Set();",
     ),
-    Patch("skill/clawstop/engine.py", "self._take_flags()", "pass"),
+    Patch("skill/clawstop/engine.py", "for flag in flags.fresh(", "for flag in () and ("),
     Patch("hooks/openclaw/drain.js", "await cron.update(id, { enabled });", ""),
     Patch("hooks/openclaw/drain.js", "const match = stale(entry);", "const match = false;"),
     Patch("hooks/openclaw/shell.js", "return cage;\n", "return undefined;\n"),

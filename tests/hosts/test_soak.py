@@ -1,7 +1,7 @@
 """After its acknowledgement a stopped run does nothing: many random stops on a real gateway.
 
-A few on every run, 200 (takeovers: 300) with `python3 skill test --soak`, and then beside a gateway
-without clawstop. CLAWSTOP_TEST_SEED replays the same plan.
+A few on every run, 200 (takeovers: 300, crashes: 50) with `python3 skill test --soak`, and then
+beside a gateway without clawstop. CLAWSTOP_TEST_SEED replays the same plan.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from .crashes import Crashes
 from .gateway import Gateway
 from .install import host
 from .protected import protected
@@ -24,9 +25,10 @@ from .telegram import Telegram
 LONG = bool(os.environ.get("CLAWSTOP_TEST_SOAK"))
 STOPS = 200 if LONG else 16
 TAKEOVERS = 300 if LONG else 16
+CRASHES = 50 if LONG else 2
 WORKERS = 3 if LONG else 4
 
-pytestmark = [pytest.mark.gateway, pytest.mark.timeout(3600 if LONG else 600)]
+pytestmark = [pytest.mark.gateway, pytest.mark.timeout(7200 if LONG else 600)]
 
 
 @pytest.fixture
@@ -80,3 +82,13 @@ def test_no_message_that_takes_over_is_lost_or_doubled(
         print(json.dumps(soak.table(), indent=1, ensure_ascii=False))
         wrong = [*soak.lost, *soak.doubled, *soak.after]
         assert not wrong, "\n".join(wrong)
+
+
+def test_what_a_crash_cuts_off_goes_on_once_and_what_was_stopped_never(
+    tmp_path: Path, phone: Telegram, dice: random.Random
+) -> None:
+    with protected(tmp_path, telegram=phone) as (gateway, product):
+        plan = dice if LONG or os.environ.get("CLAWSTOP_TEST_SEED") else random.Random(1)
+        soak = Crashes(gateway, phone, product, plan)
+        soak.run(CRASHES)
+        assert not soak.wrong, "\n".join(soak.wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Callable
@@ -78,6 +79,19 @@ def test_clawstop_stop_ends_gates_and_kills(running: tuple[Gateway, Product]) ->
 
 def test_a_typed_stop_ends_gates_and_kills(running: tuple[Gateway, Product]) -> None:
     stopped_for_real(*running, "chat", "agent:main:chat", by_chat)
+
+
+def test_how_long_the_host_waits_for_us_is_told(running: tuple[Gateway, Product]) -> None:
+    gateway, product = running
+
+    def told() -> list[dict[str, Any]]:
+        return [one["hook_ms"] for one in product.json(gateway.state_dir, "status")["gateways"]]
+
+    until(lambda: [one for one in told() if one.get("start")], GONE, "it is connected")
+    (hooks,) = told()
+    assert set(hooks) == {"tool", "turn", "start"}
+    assert hooks["start"]["count"] == 1
+    print(json.dumps(hooks["start"]))
 
 
 def test_a_message_releases_its_own_session_and_no_other(

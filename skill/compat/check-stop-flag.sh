@@ -1,0 +1,9 @@
+#!/bin/sh
+# check-stop-flag.sh <sessionId> [maxAgeSeconds]; exit 0: there and fresh, 1: not, as task-interrupt had it: `clawstop flag check`, without set-up.
+me=$0
+while [ -L "$me" ]; do  # not `readlink -f`, which older macOS has not
+  to=$(readlink -- "$me") || exit 2
+  case $to in /*) me=$to ;; *) me=$(dirname -- "$me")/$to ;; esac
+done
+here=$(CDPATH='' cd -- "$(dirname -- "$me")" && pwd -P) || exit 2
+exec python3 -B -I -S "$here/../clawstop/flagged.py" check "$@"

@@ -1,0 +1,9 @@
+#!/bin/sh
+# create-stop-flag.sh <sessionId> [reason], as task-interrupt had it: `clawstop flag create`, without set-up.
+me=$0
+while [ -L "$me" ]; do  # not `readlink -f`, which older macOS has not
+  to=$(readlink -- "$me") || exit 2
+  case $to in /*) me=$to ;; *) me=$(dirname -- "$me")/$to ;; esac
+done
+here=$(CDPATH='' cd -- "$(dirname -- "$me")" && pwd -P) || exit 2
+exec python3 -B -I -S "$here/../clawstop/flagged.py" create "$@"
