@@ -168,5 +168,7 @@ def last_receipt(gateway: Gateway) -> dict[str, Any] | None:
 
 
 def engine_process(gateway: Gateway) -> psutil.Process:
-    endpoint = json.loads((gateway.state_dir / "clawstop/endpoint.json").read_text())
-    return psutil.Process(endpoint["pid"])
+    """The engine that the gateway keeps; a gateway that is just up has none for a moment."""
+    endpoint = gateway.state_dir / "clawstop/endpoint.json"
+    until(lambda: endpoint.exists(), TURN, "an engine")
+    return psutil.Process(json.loads(endpoint.read_text())["pid"])
