@@ -781,11 +781,39 @@ def test_what_comes_in_one_packet_is_heard_at_once(paths: Paths) -> None:
                 connection.sendall(b"".join(json.dumps(one).encode() + b"\n" for one in told))
                 connection.recv(4096)
 
-        thread = threading.Thread(target=speak)
+        thread = threading.Thread(target=speak, daemon=True)
         thread.start()
         with Interruptible(SESSION, interval=60_000, paths=paths) as task:
             until(lambda: task.is_interrupted, 5)
-        thread.join()
+        thread.join(5)
+        assert not thread.is_alive(), "who has left lets go of the engine"
+
+
+def test_who_leaves_before_the_listener_lets_go_of_the_engine(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listener hands its wire over when everybody has gone."""
+    left = threading.Event()
+    hear = Interruptible._hear
+
+    def slowly(self: Interruptible, told: object) -> None:
+        hear(self, told)
+        left.wait(5)
+
+    monkeypatch.setattr(Interruptible, "_hear", slowly)
+    paths.prepare()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = {"port": server.getsockname()[1], "token": "x"}
+        write_private(paths.endpoint, json.dumps(endpoint))
+        with Interruptible(SESSION, interval=60_000, paths=paths) as task:
+            connection = server.accept()[0]
+            connection.settimeout(5)
+            connection.recv(4096)
+            connection.sendall(b'{"id": 1, "result": {"interrupt": {"reason": "now"}}}\n')
+            until(lambda: task.is_interrupted, 5)
+        left.set()
+        with connection:
+            assert connection.recv(4096) == b""
 
 
 # -- leaving, whatever the task's own things do

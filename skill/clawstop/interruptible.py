@@ -105,6 +105,7 @@ class Interruptible:
         self._thread: threading.Thread | None = None
         self._listener: threading.Thread | None = None  # the last one
         self._link: Wire | None = None  # to the engine, when nothing listens any more
+        self._unlinked = False  # nobody needs that link any more
         # Ours and the thread's: closed, ours ends it; written to, the other wakes who sleeps. A
         # signal may come at any moment, so no lock is in this.
         self._ends: tuple[socket.socket, socket.socket] | None = None
@@ -124,7 +125,7 @@ class Interruptible:
         """Listen in the background: to the engine, for signals, and for flags."""
         if self._listens:
             return
-        self._ends = socket.socketpair()
+        self._ends, self._unlinked = socket.socketpair(), False
         for end in self._ends:
             end.setblocking(False)
         thread = threading.Thread(target=self._listen, name="clawstop", daemon=True)
@@ -208,6 +209,8 @@ class Interruptible:
                 wire.close()
             else:
                 self._link = wire  # it is told there how the task has left
+                if wire and self._unlinked:
+                    wire.close()
 
     def _connected(self) -> Wire | None:
         """The engine, if there is one; it may come and go."""
@@ -512,6 +515,7 @@ class Interruptible:
     def _close(self) -> None:
         self.stop_interrupt_polling()
         _signals.detach(self)
+        self._unlinked = True  # before the look: the listener looks after it has handed over
         if self._link:
             self._link.close()
 
