@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,25 @@ def test_the_same_flag_is_the_same_stop_and_a_new_one_is_not(tmp_path: Path) -> 
 def test_a_session_key_is_named_in_a_form_that_is_no_path(tmp_path: Path) -> None:
     flag(tmp_path, "agent%3Amain%3Aa%2Fb")
     assert flags.fresh([tmp_path], NOW)[0].names[-1] == "agent:main:a/b"
+
+
+def test_a_flag_that_goes_while_one_looks_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may make and remove such files in a temp folder, again and again."""
+    scandir = os.scandir
+
+    @contextmanager
+    def racing(place: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
+        flag(tmp_path, "goes")
+        with scandir(place) as entries:
+            found = sorted(entries, key=lambda entry: "goes" not in entry.name)
+        (tmp_path / "agent-stop-goes.flag").unlink()
+        yield iter(found)
+
+    flag(tmp_path)
+    monkeypatch.setattr(os, "scandir", racing)
+    assert sessions(tmp_path) == ["abc123"]
 
 
 def test_a_link_is_no_flag(tmp_path: Path) -> None:

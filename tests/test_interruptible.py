@@ -632,6 +632,50 @@ def test_a_forked_child_is_not_the_task(paths: Paths) -> None:
     assert done.stdout == f"{int(signal.SIGTERM)}\n0\n", done.stderr
 
 
+WORKERS = """
+import os, signal, tempfile, time
+from clawstop import Interrupted, Interruptible, flags
+from clawstop.paths import default_paths
+paths = default_paths()
+
+def of(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+with Interruptible("abc123", interval=20) as task:
+    if not (child := os.fork()):
+        os.unlink(tempfile.mkstemp()[1])  # no lock of the parent's is held
+        flags.create(flags.home(paths.flags), "abc123")
+        try:
+            for _ in range(100):
+                task.check()
+                time.sleep(0.02)
+        except Interrupted:
+            os._exit(3)
+        os._exit(8)
+    print(of(child), flush=True)
+with Interruptible("abc123", interval=60_000) as task:
+    born, here = os.pipe()
+    if not (child := os.fork()):
+        with Interruptible("its-own", interval=60_000) as own:
+            own.clean_up(lambda: os.write(here, b"tidy"))
+            os.write(here, b"x")
+            try:
+                own.sleep(20)
+            except Interrupted:
+                os._exit(4)
+        os._exit(8)
+    os.read(born, 1)
+    os.kill(child, signal.SIGTERM)
+    print(of(child), os.read(born, 4).decode(), flush=True)
+"""
+
+
+def test_a_forked_worker_is_told_too(paths: Paths) -> None:
+    """By the flag where it has only inherited the task, in order where it has entered its own."""
+    done = run_task(paths, WORKERS)
+    assert done.stdout.split() == ["3", "4", "tidy"], done.stderr
+
+
 def test_handlers_are_put_back_in_whatever_order_tasks_end(paths: Paths) -> None:
     before = signal.getsignal(signal.SIGTERM)
     one, two = Interruptible("one", paths=paths), Interruptible("two", paths=paths)

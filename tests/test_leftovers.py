@@ -207,3 +207,8 @@ def test_our_own_scripts_are_nothing_that_was_left(machine: Machine) -> None:
     machine.write(".openclaw/workspace/AGENTS.md", "sh /x/scripts/check-stop-flag.sh me\n")
     (left,) = leftovers.find(machine.paths, [machine.agent])
     assert left.tool == "task-interrupt"
+
+
+def test_a_mark_without_its_end_takes_nothing_of_the_persons_along() -> None:
+    quoted = b"never remove <!-- agent-interrupt:integrated -->\nMY RULE\n"
+    assert leftovers.BLOCK.sub(b"", quoted + BLOCK + b"mine\n") == quoted + b"mine\n"

@@ -47,12 +47,12 @@ def test_it_goes_without_a_trace_and_others_stay(home: Path) -> None:
     other = home / service.UNITS / "openclaw-gateway-two.service.d" / service.NAME
     other.parent.mkdir()
     other.write_text("[Service]\n")
-    assert list(service.remove(home, dry_run=True))
+    assert list(service.remove(Paths(home), home, dry_run=True))
     assert len(drop_ins(home)) == 2
-    list(service.remove(home, dry_run=False))
+    list(service.remove(Paths(home), home, dry_run=False))
     assert drop_ins(home) == [other], "not ours"
     assert not (home / service.UNITS / "openclaw-gateway.service.d").exists()
-    assert list(service.remove(home, dry_run=False)) == []
+    assert list(service.remove(Paths(home), home, dry_run=False)) == []
 
 
 def test_without_a_service_it_says_what_to_do(tmp_path: Path) -> None:
@@ -72,6 +72,9 @@ def test_of_several_profiles_each_has_its_own(home: Path) -> None:
     third.write_text('[Service]\nEnvironment="OPENCLAW_STATE_DIR=%h/third"\n')
     list(service.write(Paths(home / "third"), home, dry_run=False))
     assert len(drop_ins(home)) == 3
+    list(service.remove(Paths(home / ".openclaw"), home, dry_run=False))
+    assert len(drop_ins(home)) == 2, "the others' are theirs"
+    assert not (units / "openclaw-gateway.service.d").exists()
 
 
 def test_a_service_of_somebody_else_is_left_alone(home: Path) -> None:

@@ -94,3 +94,11 @@ def _given(node: ast.AST) -> Iterator[str]:
             parts = [p.value if isinstance(p, ast.Constant) else "7" for p in text.values]
             if len(parts) > 1:  # else it is somebody else's error
                 yield "".join(map(str, parts))
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("nod", ["嗯", "哈", "ha", "k", "ok ", "好的", "thank you "])
+def test_a_long_row_of_nods_and_then_a_word_is_told_at_once(nod: str) -> None:
+    """The engine judges in its own loop: nobody could be stopped meanwhile."""
+    assert verdicts.is_trivial(nod * 300)
+    assert not verdicts.is_trivial(nod * 300 + "report?")

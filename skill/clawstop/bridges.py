@@ -13,7 +13,7 @@ from typing import Any
 from .agents import normal_id, shown
 from .errors import ClawstopError, EngineUnreachable, NotNow, TranscriptError
 from .paths import read_json
-from .processes import Ident, Sameness, compare
+from .processes import Ident, gone
 from .protocol import Peer
 
 log = logging.getLogger("clawstop.bridges")
@@ -174,7 +174,7 @@ class Bridges:
             pid, start = found.get("pid"), found.get("start")
             if not isinstance(pid, int) or not isinstance(start, int | float):
                 continue
-            if compare(Ident(pid, start)) is Sameness.DIFFERENT:
+            if gone(Ident(pid, start)):
                 file.unlink(missing_ok=True)  # that gateway is gone
             else:
                 running.add(Ident(pid, start))

@@ -71,6 +71,11 @@ class Crashes:
             known = before is not None and before.stage not in OVER
             return None if known else replace(cut, stage=Stage.DONE, why="it was stopped")
         if prompt := self._store.prompts.of_run(session, run):
+            if before and before.stage not in OVER and before.sender not in ("", prompt.sender):
+                self._store.prompts.answer(
+                    session, prompt.id, None
+                )  # they are told to send it again
+                return None  # and somebody else's task still waits
             return with_prompt(cut, prompt)
         if before and before.run == run and before.stage is Stage.RESUMED:
             again = replace(before, since=started, at=at, stage=Stage.CUT, times=before.times + 1)

@@ -89,7 +89,11 @@ class Cuts:
         To be called inside that transaction."""
         for session, generation in bumped.items():
             cut = self.get(session)
-            if cut is None or cut.sender in ("", who):
+            if (
+                cut is None
+                or cut.sender in ("", who)
+                or (cut.stage is Stage.RESUMED and cut.sent in ("", cut.run))
+            ):
                 self.discard([session])
             else:
                 self._write(replace(cut, generation=generation))

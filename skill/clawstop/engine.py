@@ -543,12 +543,14 @@ class Engine:
 
     async def on_run_start(self, peer: Peer, params: Params) -> Params:
         run, session, cause = text(params, "run"), session_of(params), text(params, "cause")
-        await self.recovery.swept()
-        if cause in GOING_ON:
-            await self.recovery.judged()
         self.store.bind(run, session, cause, names(params, "reports"), _time(params, "asked"))
         if answers_message := text(params, "message"):
             self.store.prompts.answer(session, answers_message, run)
+        await self.recovery.swept()
+        if cause in GOING_ON:
+            await self.recovery.judged()
+        if not any(one[:2] == (run, session) for one in self.store.live_runs()):
+            return {"bound": self.standing(session, run).bound, "refusal": "it is over"}
         host_id = text(params, "session_id")
         if host_id:
             self.store.name(session, host_id)

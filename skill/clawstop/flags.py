@@ -266,16 +266,18 @@ def fresh(
 
 
 def _names(place: Path, oldest: float) -> list[str]:
+    def is_one(entry: os.DirEntry[str]) -> bool:
+        # A name in another encoding is nobody's.
+        named = entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIX)
+        try:
+            fresh = named and entry.stat(follow_symlinks=False).st_mtime > oldest
+        except OSError:  # gone since: nobody may hide the others by that
+            return False
+        return fresh and entry.name.isprintable()
+
     try:
         with os.scandir(place) as entries:
-            return [
-                entry.name
-                for entry in entries
-                if entry.name.startswith(PREFIX)
-                and entry.name.endswith(SUFFIX)
-                and entry.name.isprintable()  # a name in another encoding is nobody's
-                and entry.stat(follow_symlinks=False).st_mtime > oldest
-            ]
+            return [entry.name for entry in entries if is_one(entry)]
     except OSError:
         return []
 

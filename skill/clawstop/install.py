@@ -11,7 +11,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -212,16 +212,18 @@ def uninstall(
     theirs = bool(config.entry() or _ours(config)[0])
     if theirs:
         yield from _unlink(paths, OpenClaw(paths, binary), config, dry_run)
+    back = False
     if theirs or paths.command.exists():  # also after the host's own uninstall
-        yield from _put_config_back(paths, config, dry_run)
-    if theirs and not dry_run and agents.read(paths).entry():
+        back = yield from _put_config_back(paths, config, dry_run)
+    # Where a file was put back, an entry in it is older than we are, and the person's.
+    if theirs and not back and not dry_run and agents.read(paths).entry():
         yield from _run(OpenClaw(paths, binary), dry_run, "config", "unset", ENTRY)
     if paths.command.exists():
         yield f"remove {paths.command}"
         if not dry_run:
             paths.command.unlink()
     yield from _remove_launcher(paths.openclaw, dry_run)
-    yield from service.remove(Path.home(), dry_run=dry_run)
+    yield from service.remove(paths, Path.home(), dry_run=dry_run)
     aside = paths.root / agentsmd.BACKUPS / LEFTOVERS
     if aside.is_dir() and any(aside.iterdir()):
         yield f"what `install --replace` took away is in {aside}; put it back if you want it"
@@ -257,9 +259,9 @@ def _unlink(paths: Paths, openclaw: OpenClaw, config: Config, dry_run: bool) -> 
     yield from run(*whole)
 
 
-def _put_config_back(paths: Paths, config: Config, dry_run: bool) -> Iterator[str]:
-    """Each file byte for byte where nothing but ours has changed since."""
-    folder = paths.root / agentsmd.BACKUPS
+def _put_config_back(paths: Paths, config: Config, dry_run: bool) -> Generator[str, None, bool]:
+    """Each file byte for byte where nothing but ours has changed since; whether any was."""
+    folder, back = paths.root / agentsmd.BACKUPS, False
     for file in config.files:
         there = agentsmd.copies(folder, file)
         if not there or not file.is_file():
@@ -273,6 +275,8 @@ def _put_config_back(paths: Paths, config: Config, dry_run: bool) -> Iterator[st
             agentsmd.back_up(paths.root / LAST, file, now)  # comments since then are nowhere else
             _overwrite(file, kept.read_bytes())
             kept.unlink()
+        back = True
+    return back
 
 
 def _overwrite(file: Path, content: bytes) -> None:

@@ -26,6 +26,7 @@ import signal
 import socket
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -128,8 +129,10 @@ class Interruptible:
         self._ends, self._unlinked = socket.socketpair(), False
         for end in self._ends:
             end.setblocking(False)
+        flags.shared()  # here: its first answer takes a lock, which a fork in between would keep
         thread = threading.Thread(target=self._listen, name="clawstop", daemon=True)
         self._thread = self._listener = thread
+        _listening.add(self)
         thread.start()
         _signals.attach(self, owned=self._owner is not None)
 
@@ -532,6 +535,9 @@ class _Signals:
         if threading.current_thread() is not threading.main_thread():
             log.warning("a task outside the main thread is not told by signals: it gets no grace")
             return  # only there signals can be handled
+        if self._pid != os.getpid():  # of the process that this one was forked from
+            self._restore()
+            self._tasks = []
         if not self._tasks:
             self._pid = os.getpid()
             # Ctrl-C of a person at a terminal stays theirs.
@@ -564,6 +570,17 @@ class _Signals:
 
 
 _signals = _Signals()
+_listening: weakref.WeakSet[Interruptible] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """In the child nothing listens: its check points look for themselves."""
+    for task in list(_listening):
+        task._thread = task._ends = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _wait(sockets: list[socket.socket], seconds: float) -> list[Any]:

@@ -24,7 +24,8 @@ LEFTOVERS = "leftovers"  # where they are put
 ORIGIN = "origin"  # beside each: where it was
 SECONDS = 20.0  # for crontab and systemctl
 BLOCK = re.compile(
-    rb"(\r?\n)?<!-- agent-interrupt:integrated -->.*?<!-- agent-interrupt:end -->(\r?\n)?(?=(.?))",
+    rb"(\r?\n)?<!-- agent-interrupt:integrated -->(?:(?!<!-- agent-interrupt:integrated -->).)*?"
+    rb"<!-- agent-interrupt:end -->(\r?\n)?(?=(.?))",
     re.S,
 )
 BY_HAND = re.compile(

@@ -44,8 +44,8 @@ class Prompts:
                 (*row, json.dumps(dict(prompt.route)), prompt.came, prompt.gateway),
             )
 
-    def answer(self, session: str, id: str, run: str) -> None:
-        """This run answers it."""
+    def answer(self, session: str, id: str, run: str | None) -> None:
+        """This run answers it; None: nobody has read it after all."""
         with self._transaction():
             self._db.execute(
                 "UPDATE prompts SET run = ? WHERE session = ? AND id = ?", (run, session, id)

@@ -38,6 +38,7 @@ CHINESE = {
     r"its will says so": "任务要求先询问",
     r"its pictures are gone": "图片已丢失",
     r"it failed": "运行失败",
+    r"it did not begin": "未能开始",
     r"its person has said something since": "用户此后已有新消息",
     r"(.+) said no": r"\1 表示不继续",
     r"its parent decides": "由其上级任务决定",

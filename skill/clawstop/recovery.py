@@ -190,12 +190,11 @@ class Recovery:
     async def _judge(self, cut: Cut) -> Row:
         try:
             verdict = judge(await self._evidence(cut))
+            stage, why = self._decide(cut, verdict)
         except Exception as error:  # of one; the others are judged all the same
             log.exception("%s cannot be judged", cut.session)
             verdict = Verdict(State.UNKNOWN, f"it cannot be judged: {error!r}"[:200])
             stage, why = Stage.ASKED, verdict.why
-        else:
-            stage, why = self._decide(cut, verdict)
         if stage is Stage.FOUND and self.crashes.restless:
             stage, why = Stage.SUSPENDED, "its gateway crashes again and again"
             log.error("%s is not resumed: %s", cut.session, why)
@@ -244,7 +243,9 @@ class Recovery:
 
     def _will(self, cut: Cut) -> dict[str, Any]:
         """What was left for this task; one of an earlier task is about something else."""
-        will = wills.read(self._paths.wills, cut.session)
+        names = (cut.session, self._store.host_ids().get(cut.session, cut.session))
+        found = [will for name in names if (will := wills.read(self._paths.wills, name))]
+        will = max(found, key=wills.written, default={})
         return will if will and wills.written(will) >= cut.asked - SLACK else {}
 
     # -- going on
@@ -261,6 +262,9 @@ class Recovery:
             while self._going is bridge and bridge in list(self._bridges):
                 age = time.monotonic() - begun
                 await self._judge_all()
+                for cut in filter(never_began, self._cuts.every()):  # the disk refused to say so
+                    with _told_if_refused():
+                        self._failed(replace(cut, sent=""), "it did not begin")
                 waiting = [cut for cut in self._cuts.every() if cut.stage in BEFORE]
                 if look.done() and not waiting:
                     return
@@ -286,35 +290,56 @@ class Recovery:
     async def _look(self, bridge: Bridge, seconds: float) -> None:
         """Once the host has told again what it kept: the rest is ours."""
         await asyncio.sleep(max(0.0, seconds))
-        await self._take_unread(bridge)
-        self._looked = True
-        self._ask(bridge)
+        while True:
+            taken = await self._take_unread(bridge)
+            self._looked = True
+            if self._ask(bridge) and taken:
+                return
+            await asyncio.sleep(LOOK)  # a disk that was full
 
-    def _ask(self, bridge: Bridge) -> None:
-        """Put every question that was not yet put on this gateway: its channels are up by now."""
+    def _ask(self, bridge: Bridge) -> bool:
+        """Put every question that was not yet put on this gateway: its channels are up by now.
+        False when the disk refused one."""
+        taken = True
         for cut in self._cuts.every():
             if cut.stage in WAITING and cut.told != bridge.gateway:
-                self._cuts.put(replace(cut, told=bridge.gateway))
-                self._tell(cut, self._question(cut))
+                with _told_if_refused() as refused:
+                    self._cuts.put(replace(cut, told=bridge.gateway))
+                    self._tell(cut, self._question(cut))
+                taken = taken and not refused
+        return taken
 
-    async def _take_unread(self, bridge: Bridge) -> None:
+    async def _take_unread(self, bridge: Bridge) -> bool:
         """Messages that the gateway before this one took in, that no run has read, and that the
-        host has not told again. Of two gateways nobody knows whose they are."""
+        host has not told again. Of two gateways nobody knows whose they are. False when the disk
+        refused one."""
         if len(list(self._bridges)) != 1:
-            return
+            return True
         waiting: dict[str, list[Prompt]] = {}
         for prompt in self._store.prompts.unread(bridge.gateway):
             waiting.setdefault(prompt.session, []).append(prompt)
-        rows = [await self._take(session, prompts) for session, prompts in waiting.items()]
-        if found := [row for row in rows if row]:
+        found, taken = list[Row](), True
+        for session, prompts in waiting.items():
+            with _told_if_refused() as refused:
+                row = await self._take(session, prompts)
+                found += [row] if row else []
+            taken = taken and not refused
+        if found:
             self._recounts.crash(found)
+        return taken
 
     async def _take(self, session: str, prompts: list[Prompt]) -> Row | None:
-        """Several of one session go on together, behind what was cut off there."""
+        """Several of one person go on together, behind what was cut off there; what others wrote
+        would be answered to somebody else."""
         cut, last = self._cuts.get(session), prompts[-1]
         known = cut is not None and cut.stage not in OVER and last.id in cut.messages
         if known:  # a crash came before they were crossed out
             self._store.prompts.read(session, [prompt.id for prompt in prompts])
+            return None
+        whose = cut if cut and cut.stage is Stage.FOUND else last
+        self._read_by_nobody([prompt for prompt in prompts if not _together(prompt, whose)])
+        prompts = [prompt for prompt in prompts if _together(prompt, whose)]
+        if not prompts:
             return None
         text = "\n\n".join(prompt.text for prompt in prompts)
         ids = tuple(prompt.id for prompt in prompts)
@@ -407,7 +432,8 @@ class Recovery:
             return f"{session} went on already"
         if cut.stage is Stage.FOUND:
             self._recounts.became(cut, "resumed")
-        self._cuts.put(replace(cut, stage=Stage.RESUMED, run=run))
+        sent = run if cause == "resume" else ""
+        self._cuts.put(replace(cut, stage=Stage.RESUMED, run=run, sent=sent))
         return None
 
     def whose(self, session: str, run: str) -> dict[str, Any]:
@@ -568,12 +594,20 @@ async def _within(seconds: float, event: asyncio.Event) -> bool:
 
 
 @contextlib.contextmanager
-def _told_if_refused() -> Iterator[None]:
+def _told_if_refused() -> Iterator[list[Exception]]:
     """A disk that cannot be written holds up nobody else; what it has not taken is done again."""
+    refused: list[Exception] = []
     try:
-        yield
+        yield refused
     except (StoreError, OSError) as error:
+        refused.append(error)
         log.error("what a crash left is not all on record: %s", error)
+
+
+def _together(prompt: Prompt, other: Prompt | Cut) -> bool:
+    """Whether both are of one person, in one place."""
+    places = (prompt.route.get("to"), other.route.get("to"))
+    return prompt.sender == other.sender and places[0] == places[1]
 
 
 async def _logged(work: Work, *given: Any) -> None:

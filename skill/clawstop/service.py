@@ -27,9 +27,8 @@ LIMIT = 180  # that, the verdicts, and what goes on: the host's own unit gives a
 def write(paths: Paths, home: Path, *, dry_run: bool) -> Iterator[str]:
     """A line for each step."""
     unit = _unit(paths, home)
-    words = [*own_command(), "--state-dir", str(paths.openclaw)]
-    words += ["recover", "--wait-gateway", str(WAIT), "--yes"]
-    text = f"{MARK}\n[Service]\nTimeoutStartSec={LIMIT}\nExecStartPost=-{_quoted(words)}\n"
+    words = f"{_quoted(own_command())} {_of(paths)} --wait-gateway {WAIT} --yes"
+    text = f"{MARK}\n[Service]\nTimeoutStartSec={LIMIT}\nExecStartPost=-{words}\n"
     file = unit.with_name(f"{unit.name}.d") / NAME
     if file.is_file() and file.read_text(encoding="utf-8") == text:
         return
@@ -40,9 +39,10 @@ def write(paths: Paths, home: Path, *, dry_run: bool) -> Iterator[str]:
     yield from _reload(dry_run)
 
 
-def remove(home: Path, *, dry_run: bool) -> Iterator[str]:
-    """The same for those that are taken away; only ours are."""
-    ours = [file for file in _drop_ins(home) if file.read_text(errors="replace").startswith(MARK)]
+def remove(paths: Paths, home: Path, *, dry_run: bool) -> Iterator[str]:
+    """The same for what is taken away: ours, and of this OpenClaw."""
+    texts = {file: file.read_text(errors="replace") for file in _drop_ins(home)}
+    ours = [file for file, text in texts.items() if text.startswith(MARK) and _of(paths) in text]
     for file in ours:
         yield f"remove {file}"
         if not dry_run:
@@ -81,6 +81,11 @@ def _folder(unit: Path, home: Path) -> Path | None:
     if told := re.search(r"(?:OPENCLAW_PROFILE=|--profile[= ]\"?)([\w.-]+)", text):
         return home / (".openclaw" if told[1] == "default" else f".openclaw-{told[1]}")
     return None
+
+
+def _of(paths: Paths) -> str:
+    """The words in a drop-in that say whose it is."""
+    return _quoted(["--state-dir", str(paths.openclaw), "recover"])
 
 
 def _drop_ins(home: Path) -> list[Path]:

@@ -177,11 +177,11 @@ def is_trivial(text: str) -> bool:
 
 _NODS = re.compile(
     r"""\s*(?:(?:
-    ok|okay|k|kk|fine|great|good|nice|cool|perfect|awesome|got\sit|thanks
+    ok|okay|k|fine|great|good|nice|cool|perfect|awesome|got\sit|thanks
     |thank\syou|a\slot|very\smuch|so\smuch|thx|ty|cheers|np|no\sproblem|never\smind|nvm|bye|good\snight
-    |gn|hi|hello|hey|lol|(?:ha){2,}|done|noted|understood|roger
-    |好|好的|好吧|好滴|好哒|嗯+|哦|噢|收到|明白|明白了|知道了|了解|谢谢|谢了|多谢|感谢|谢谢你|辛苦了
-    |没事|不用了|没问题|哈{2,}|再见|拜拜|晚安|你好|厉害|不错|赞
+    |gn|hi|hello|hey|lol|ha|done|noted|understood|roger
+    |好|好的|好吧|好滴|好哒|嗯|哦|噢|收到|明白|明白了|知道了|了解|谢谢|谢了|多谢|感谢|谢谢你|辛苦了
+    |没事|不用了|没问题|哈|再见|拜拜|晚安|你好|厉害|不错|赞
     |ありがとう|감사합니다|고마워|gracias|vale|merci|danke|obrigad[oa]|grazie|спасибо|хорошо|ок
     )\s*)+""",
     re.VERBOSE,

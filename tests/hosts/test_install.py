@@ -93,6 +93,20 @@ def test_a_config_with_includes_is_as_it_was(tmp_path: Path) -> None:
     assert {file: file.read_bytes() for file in texts} == texts
 
 
+def test_settings_that_were_there_before_us_come_back_with_their_comments(tmp_path: Path) -> None:
+    home, product = Home(tmp_path), Product(tmp_path / "clawstop")
+    config = home.state / "openclaw.json"
+    before = (
+        b"{ // mine\n  agents: {entries: {main: {}}},\n  plugins: {entries: {\n"
+        b"    clawstop: {config: {protocol: 'off'}}, // for later\n  }},\n}\n"
+    )
+    config.write_bytes(before)
+    home.clawstop(product, "install")
+    assert home.loaded() == str(product.plugin)
+    home.clawstop(product, "uninstall")
+    assert config.read_bytes() == before
+
+
 def test_install_protects_a_gateway_and_uninstall_takes_it_out(tmp_path: Path) -> None:
     release = host()
     product = Product(tmp_path / "clawstop")
