@@ -366,6 +366,24 @@ async def test_a_gateway_that_nobody_has_reaped_is_dead(place: Paths) -> None:
         old.wait()
 
 
+@played
+async def test_a_message_that_was_stopped_is_not_run_when_it_is_told_again(place: Paths) -> None:
+    """Also when another one has released the session, and by another gateway."""
+    async with engine(place):
+        async with gateway(place) as one:
+            await begin(one, "r1", text="delete everything")
+            await one.result("stop", id="c" * 32, session=S, trigger="/stop", sender="42")
+            await one.result("run_end", run="r1", session=S, finished=False)
+            await begin(one, "r2", text="hello there")
+            await one.result("run_end", run="r2", session=S, finished=True)
+        async with gateway(place) as two:
+            told = {"session": S, "sender": "42", "authorised": True, "route": ROUTE}
+            again = await two.result("message", id="m-r1", text="delete everything", **told)
+            assert again["continued"], "nobody runs it"
+            answered = await two.result("message", id="m-r2", text="hello there", **told)
+            assert not answered["continued"], "that was never stopped"
+
+
 # -- of several people
 
 

@@ -515,6 +515,8 @@ class Engine:
                 self.store.prompts.note(Prompt(*about, self._gateway_of(peer)))
             who = _speaker(params, message.sender)
             told = self.recovery.said(message.session, message.id, who, fresh=fresh, unread=unread)
+            # A page or a channel that tells it again does not bring back what was stopped.
+            told = told or (not (fresh or unread) and self.store.stopped_since(id, message.session))
         released = False
         if message.authorised and message.id:
             refusal = await self.plugins.message(message)

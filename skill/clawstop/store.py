@@ -635,6 +635,14 @@ class Store:
         query = "SELECT 1 FROM messages WHERE id = ?"
         return bool(self._db.execute(query, (message,)).fetchone())
 
+    def stopped_since(self, message: str, session: str) -> bool:
+        """Whether the session was stopped after this message was admitted, released or not."""
+        found = self._db.execute("SELECT seen FROM messages WHERE id = ?", (message,)).fetchone()
+        latches = self._db.execute("SELECT scope, since FROM latches").fetchall()
+        return found is not None and any(
+            since >= found[0] and scopes.covers(scope, session) for scope, since in latches
+        )
+
     def release(self, scope: str) -> list[str]:
         """Lift the latches on and inside `scope`; returns the scopes that were latched."""
         with self._transaction():
