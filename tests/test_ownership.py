@@ -266,7 +266,9 @@ def test_whose_cookie_is_another_s_is_not_killed_with_the_cage(folder: Path, cag
 
     known = Proofs(folders=[folder])
     reaped = reap(mine, proofs=known, grace=0.05)
-    assert [outcome.ident.pid for outcome in reaped.outcomes] == [pid]
+    ended = {outcome.ident.pid for outcome in reaped.outcomes}  # its parent may still be leaving
+    assert pid in ended
+    assert server not in ended
     assert reaped.clean
     assert cage.living() == {server}
     assert zoo.state(server) in "SR", "and it was let go on"
