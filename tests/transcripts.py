@@ -10,6 +10,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import psutil
+import zoo
 from clawstop import cookies
 from clawstop.cookies import Owner
 from clawstop.paths import Paths
@@ -127,7 +129,11 @@ class Place:
     def process(self, command: str = "exec sleep 60") -> subprocess.Popen[bytes]:
         cookie = cookies.format(Owner(self.paths.state_id, SESSION, 1))
         env = {**os.environ, cookies.VARIABLE: cookie}
-        return subprocess.Popen(["sh", "-c", command], env=env)
+        child = subprocess.Popen(["sh", "-c", command], env=env)
+        # In the middle of an exec a process has no environment.
+        seen = psutil.Process(child.pid)
+        zoo.until(lambda: seen.name() != "sh" and cookies.VARIABLE in seen.environ())
+        return child
 
     def made(self) -> list[Path]:
         return sorted(self.logs.glob("rollback-*.jsonl"))
