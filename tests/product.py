@@ -36,7 +36,9 @@ NO_GATE = (
 )
 NO_END = (
     Patch("hooks/openclaw/host.js", "reply.abortByUser?.() === false", "true"),
-    Patch("hooks/openclaw/host.js", "harness?.abortAgentHarnessRun?.(live)", "false"),
+    Patch(
+        "hooks/openclaw/host.js", "(harness?.abortAgentHarnessRun ?? abortAtWork)(live)", "false"
+    ),
     Patch("hooks/openclaw/host.js", "harness?.abortAndDrainAgentHarnessRun?.(", "harness?.none?.("),
     Patch("hooks/openclaw/host.js", 'rpc(api, "sessions.abort"', 'rpc(api, "no.such.method"'),
 )

@@ -8,8 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from pathlib import Path
+from types import MappingProxyType
+
+from hosts.install import DEFAULT_VERSION
+from hosts.table import FILES, RECORD
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = ["skill/clawstop", "skill/__main__.py", "hooks/clawstop_hooks"]
@@ -17,6 +21,7 @@ WORKERS = "4"  # most tests wait for processes to die, not for a core
 PROCESSES = "tests/test_processes.py"
 GATEWAYS = "2"  # at once: a gateway's tests wait more than they work
 SOAK = "tests/hosts/test_soak.py"
+OLDER = ("2026.7.35", "2026.4.9")  # the quick scenarios run on them too
 NO_TESTS = 5  # pytest's exit code; fine where a person has chosen with options of their own
 AGAIN = ["--last-failed", "--last-failed-no-failures", "none", "--maxfail", "1"]
 PYTHON = [sys.executable, "-X", "utf8", "-m"]
@@ -32,10 +37,17 @@ def main() -> int:
         "--quick", action="store_true", help="under a minute: no gateway, no set-up"
     )
     parser.add_argument("--host", metavar="VERSION", help="another OpenClaw release")
-    parser.add_argument("--soak", action="store_true", help="long random runs, not short ones")
+    parser.add_argument("--soak", action="store_true", help="also what takes long")
+    parser.add_argument(
+        "--table",
+        action="store_true",
+        help="with --host: only the scenarios, and its column in docs/hosts.md is written anew",
+    )
     options, rest = parser.parse_known_args()
     os.environ.update({"CLAWSTOP_TEST_HOST": options.host} if options.host else {})
     os.environ.update({"CLAWSTOP_TEST_SOAK": "1"} if options.soak else {})
+    if options.table:
+        return 0 if scenarios(options.host or DEFAULT_VERSION, rest, [], write=True) else 1
     checks = {
         "lint": [*PYTHON, "ruff", "check", "."],
         "format": [*PYTHON, "ruff", "format", "--check", "."],
@@ -76,27 +88,53 @@ def main() -> int:
         skipped = True
         if os.environ.get("CI") == "true":
             failed.append("host")
-    several = [*PYTHON, "pytest", "-n", GATEWAYS, "--dist", "loadfile", "-m", "gateway"]
+    which = "gateway" if options.soak else "gateway and not soak"
+    several = [*PYTHON, "pytest", "-n", GATEWAYS, "--dist", "loadfile", "-m", which]
     on_gateways = {
         "gateway": [*several, f"--ignore={SOAK}", *rest],
         "soak": [*PYTHON, "pytest", SOAK, *rest],  # alone: it counts what comes late
     }
     if not skipped:
         failed += [name for name, one in on_gateways.items() if not passes(name, one)]
+        older = () if options.host else OLDER
+        failed += [f"scenarios on {one}" for one in older if not scenarios(one, rest, alone)]
     if skipped:
         print("SKIPPED: the tests on a real gateway", flush=True)
     if options.quick:
         print("SKIPPED: set-up, the demo's mutants, the portable path, other platforms", flush=True)
+    if not (options.soak or skipped):
+        print("LEFT OUT: what takes long, see --soak", flush=True)
     if alone:
         print(f"ONLY ALONE: some passed only the second time, see above: {', '.join(alone)}")
     print(f"FAILED: {', '.join(failed)}" if failed else "all passed", flush=True)
     return 1 if failed else 0
 
 
-def step(name: str, command: list[str], cwd: Path = ROOT, fine: Set[int] = frozenset({0})) -> bool:
+def scenarios(release: str, rest: list[str], alone: list[str], *, write: bool = False) -> bool:
+    """The scenarios of docs/hosts.md on this release; those that fail once more, alone."""
+    told = {"CLAWSTOP_TEST_HOST": release, "PYTHONPATH": str(ROOT / "tests")}
+    told |= {RECORD: "1"} if write else {}
+    run = [*PYTHON, "pytest", "-n", GATEWAYS, "--dist", "loadfile", "-p", "hosts.table", *FILES]
+    ready = step("host", [*PYTHON, "hosts.install"], cwd=ROOT / "tests", told=told)
+    fine = {0, NO_TESTS} if rest else {0}
+    name = f"scenarios on {release}"
+    if not ready or step(name, [*run, *rest], fine=fine, told=told):
+        return ready
+    passed = step(f"{name}, alone", [*run, "-n", "0", *AGAIN, *rest], told=told)
+    alone += [name] if passed else []
+    return passed
+
+
+def step(
+    name: str,
+    command: list[str],
+    cwd: Path = ROOT,
+    fine: Set[int] = frozenset({0}),
+    told: Mapping[str, str] = MappingProxyType({}),
+) -> bool:
     print(f"== {name}", flush=True)
     begun = time.monotonic()
-    done = subprocess.run(command, cwd=cwd, env=environment(), check=False)
+    done = subprocess.run(command, cwd=cwd, env={**environment(), **told}, check=False)
     print(f"== {name}: {time.monotonic() - begun:.0f} s", flush=True)
     return done.returncode in fine
 

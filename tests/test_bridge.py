@@ -237,6 +237,25 @@ def test_a_child_spawned_while_the_engine_is_away_is_known_when_it_is_back(place
     asyncio.run(scenario())
 
 
+def test_what_a_stopped_run_says_after_its_end_is_not_written_down(place: Paths) -> None:
+    """The conversation is rolled back by then: it would hang on what is no longer there."""
+    words, theirs = {"role": "assistant", "content": "late"}, {"role": "user", "content": "hello"}
+
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            await bridge.tool("r1")
+            await bridge.reply(S, "r1")
+            assert not await bridge.keepsOut(S, words), "it is at work"
+            await stop(server, S)
+            assert await bridge.keepsOut(S, words)
+            assert not await bridge.keepsOut(S, theirs)
+            assert not await bridge.keepsOut(T, words)
+            await bridge.message({"session": S, "id": "m1", "sender": "me", "authorised": True})
+            assert not await bridge.keepsOut(S, words), "it goes on"
+
+    asyncio.run(scenario())
+
+
 def test_the_bridge_starts_again_in_the_same_process(place: Paths) -> None:
     async def scenario() -> None:
         async with engine(place) as server, node(place) as bridge:
@@ -298,6 +317,29 @@ def test_a_stop_on_a_channel_is_one_and_its_line_takes_the_hosts_place(place: Pa
             [receipt] = receipts.read(place.receipts)
             assert (receipt["trigger"], receipt["who"]) == ("停止", "42")
             assert server.engine.store.standing(S).refusal
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("at", "read"), [(6000, False), (7000, True), (8000, True)])
+def test_what_was_written_before_the_stop_and_comes_in_after_it_is_not_read(
+    place: Paths, at: int, read: bool
+) -> None:
+    """A channel that hands over one message after the other; its clock counts seconds."""
+    route = {"OriginatingChannel": "telegram", "OriginatingTo": "telegram:42", "Timestamp": at}
+
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            heard = {"id": "m2", "text": "/stop", "sender": "42", "said": 7000}
+            await bridge.chat("heard", S, heard)
+            await bridge.chat("channelStopped", S, "m2")
+            await bridge.chat("instead", S)
+            claim = await bridge.message({**MESSAGE, "text": "and then tidy up", **route})
+            assert (claim is None) == read
+            assert (server.engine.store.standing(S).refusal is None) == read
+            if not read:
+                await bridge.until("said")
+                assert "before you said stop" in str(await bridge.said())
 
     asyncio.run(scenario())
 

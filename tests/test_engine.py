@@ -1046,6 +1046,34 @@ def test_a_drain_that_fails_is_tried_again_by_the_next_gateway(place: Paths) -> 
     asyncio.run(scenario())
 
 
+def test_a_gateway_that_comes_when_a_stop_has_given_up_on_it_is_not_missed(place: Paths) -> None:
+    place.prepare()
+    held = ["sh", "-c", "trap '' TERM; echo; while :; do sleep 0.1; done"]
+    cookie = cookies.format(Owner(place.state_id, S, 1))
+    env = {**os.environ, cookies.VARIABLE: cookie}
+
+    async def scenario() -> None:
+        async with pair(place) as (running, one):
+            await tool(one)
+            one.answers["drain"] = {"problems": ["an undelivered message may still be sent"]}
+            stopping = asyncio.create_task(stop(running, S))
+            while not [request for request in one.asked if request["method"] == "drain"]:
+                await asyncio.sleep(0.01)
+            one.answers["drain"] = {}
+            async with bridge(place, pid=2):
+                assert not stopping.done(), "one that is hard to kill holds it up"
+                assert not (await stopping)["converged"]
+                await asyncio.sleep(0.1)
+                await running.engine.stops.settle()
+                last = next(reversed(list(receipts.read(place.receipts))))
+                assert last["converged"], last["left"]
+
+    with subprocess.Popen(held, env=env, stdout=subprocess.PIPE) as slow:
+        assert slow.stdout
+        slow.stdout.readline()
+        asyncio.run(scenario())
+
+
 def test_settings_say_how_long_receipts_are_kept(place: Paths) -> None:
     place.prepare()
     for number in range(40):

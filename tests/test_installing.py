@@ -103,6 +103,72 @@ def test_a_look_at_a_purge_makes_nothing(tmp_path: Path) -> None:
     assert list(paths.root.iterdir()) == []
 
 
+OLD = """#!/bin/sh
+echo "$*" >> "$0.log"
+case "$*" in
+  *--help) echo "  --dangerously-force-unsafe-install  Bypass" ;;
+  "plugins install"*unsafe*) ;;
+  "plugins install"*) echo "blocked: dangerous code patterns detected"; exit 1 ;;
+  "config schema") exit 1 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("said", [None, False])
+def test_an_old_release_is_told_what_it_needs_and_nothing_that_it_refuses(
+    home: Paths, tmp_path: Path, said: bool | None
+) -> None:
+    """It scans plugins, knows no permission, and has diagnostics off unless it is told."""
+    binary = tmp_path / "openclaw"
+    binary.write_text(OLD)
+    binary.chmod(0o755)
+    write(home, {} if said is None else {"diagnostics": {"enabled": said}})
+    openclaw = OpenClaw(home, str(binary))
+    list(install._link(home, openclaw, agents.read(home), None, dry_run=False))
+    steps = Path(f"{binary}.log").read_text()
+    assert "--dangerously-force-unsafe-install" in steps
+    assert "allowConversationAccess" not in steps
+    assert ("config set diagnostics.enabled true" in steps) == (said is None), "their word counts"
+
+
+def test_a_config_comes_back_from_an_old_release_too(home: Paths) -> None:
+    before = b"{ // mine\n agents: {list: [{id: 'dev1'}]},\n}\n"
+    now = {"agents": {"list": [{"id": "dev1"}]}, "diagnostics": {"enabled": True}}
+    assert put_back(home, before, now).read_bytes() == before
+
+
+DEFAULTS = """#!/bin/sh
+echo "$*" >> "$0.log"
+case "$*" in
+  *--help) ;;
+  "config schema") exit 1 ;;
+  "plugins install"*) echo "{}" > "$OPENCLAW_CONFIG_PATH" ;;
+  "plugins enable"*) echo '%s' > "$OPENCLAW_CONFIG_PATH" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("since", [False, True], ids=["only the host's", "the person's too"])
+def test_defaults_that_the_host_writes_beside_us_are_not_the_persons(
+    home: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, since: bool
+) -> None:
+    file = home.openclaw / "openclaw.json"
+    monkeypatch.setenv("OPENCLAW_CONFIG_PATH", str(file))
+    written = {"agents": {"defaults": {"compaction": 1}}, "diagnostics": {"enabled": True}}
+    entry = {"plugins": {"entries": {"clawstop": {"enabled": True}}}}
+    binary = tmp_path / "openclaw"
+    binary.write_text(DEFAULTS % json.dumps({**written, **entry}))
+    binary.chmod(0o755)
+    before = b"{ // mine\n}\n"
+    file.write_bytes(before)
+    list(install._link(home, OpenClaw(home, str(binary)), agents.read(home), None, dry_run=False))
+    more = {**written, **entry, **({"channels": {}} if since else {})}
+    file.write_text(json.dumps(more))
+    told = "\n".join(install.uninstall(home, str(binary), dry_run=False))
+    assert (file.read_bytes() == before) != since
+    assert ("config unset diagnostics.enabled" in told) == since, "we had turned it on"
+
+
 def test_every_folder_with_our_plugin_is_ours(home: Paths, tmp_path: Path) -> None:
     ours = str(Product(tmp_path / "copy").plugin)
     other = tmp_path / "other" / "hooks" / "openclaw"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import zoo
-from clawstop import receipts, targets
+from clawstop import receipts, stops, targets
 from clawstop.embedded import Exec, Say, Script
 from clawstop.errors import NotPermitted, UsageError
 from clawstop.memory import Wanted
@@ -217,6 +217,32 @@ def test_a_lock_that_is_held_makes_the_stop_say_so_and_the_next_one_does_it(
     assert place.file.read_bytes() == working().data
     lock.unlink()
     assert stop(product, place, "all")["converged"]
+    assert place.file.read_bytes() == b"".join(working().lines[:3])
+
+
+def test_a_lock_that_is_let_go_of_later_keeps_nobody_waiting(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older host holds a transcript for a minute when a run is aborted as it begins."""
+    monkeypatch.setattr(stops, "AGAIN_SECONDS", 0.2)
+    place.begin(asked=BEGIN + 2.5)
+    lock = place.file.with_name(place.file.name + ".lock")
+    lock.write_text(json.dumps({"pid": os.getpid()}))
+
+    async def scenario() -> None:
+        async with engine(place.paths) as running, bridge(place.paths) as one:
+            one.answers["end"] = {"ended": [{"run": "r1", "session": SESSION}], "alive": []}
+            told = {"target": SESSION, "pid": os.getpid()}
+            assert not (await running.engine.commands.stop(None, told))["converged"]
+            lock.unlink()
+            async with asyncio.timeout(20):
+                while running.engine.store.unfinished_stops():
+                    running.engine.tick()
+                    await asyncio.sleep(0.02)
+
+    asyncio.run(scenario())
+    first, *_, last = receipts.read(place.paths.receipts)
+    assert (last["id"], last["converged"]) == (first["id"], True)
     assert place.file.read_bytes() == b"".join(working().lines[:3])
 
 

@@ -78,6 +78,17 @@ def test_one_whose_cage_was_taken_away_runs_nothing(tmp_path: Path, cage: Path) 
     assert not (tmp_path / "ran").exists()
 
 
+def test_where_nobody_asks_the_login_shell_it_has_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host would ask a shell that is in /etc/shells; ours is not."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".bash_profile").write_text("export PATH=/its/own:$PATH\n")
+    shell = install(tmp_path / "shell")["ours"]
+    assert run(shell, "echo $PATH").stdout.startswith("/its/own:")
+    assert run(shell, "echo $PATH", PATH="/only").stdout.endswith(":/only\n")
+
+
 @pytest.mark.parametrize("env", [{}, {"CLAWSTOP_CAGE": "/proc"}], ids=["none", "cannot join"])
 def test_without_a_cage_to_join_it_runs(tmp_path: Path, env: dict[str, str]) -> None:
     done = run(install(tmp_path)["ours"], "echo hello", **env)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clawstop import evidence, reasons, verdicts
+from clawstop import evidence, reasons, turns, verdicts
+from clawstop.verdicts import Evidence
 
 TAILS = Path(__file__).parent / "tails"
 WANTED = {  # label -> what we may say
@@ -94,6 +95,18 @@ def _given(node: ast.AST) -> Iterator[str]:
             parts = [p.value if isinstance(p, ast.Constant) else "7" for p in text.values]
             if len(parts) > 1:  # else it is somebody else's error
                 yield "".join(map(str, parts))
+
+
+@pytest.mark.parametrize(("stop", "state"), [("", "cut off"), ("error", "finished")])
+def test_what_a_host_gave_up_on_at_its_start_was_cut_off(stop: str, state: str) -> None:
+    """It says that it has failed, and that something was aborted, and nobody wanted that."""
+    calls = [] if stop else [{"type": "toolCall", "id": "1", "name": "exec", "arguments": {}}]
+    message = {"role": "assistant", "content": calls, "stopReason": stop or "toolUse"}
+    entry = turns.read({"type": "message", "id": "e1", "message": message}, 0)
+    assert entry
+    tail = verdicts.Tail.of([entry])
+    found = Evidence("agent:a:b", tail, status="failed", aborted=not stop, ended=9.0)
+    assert verdicts.judge(replace(found, run="r1", asked=5.0)).state == state
 
 
 @pytest.mark.timeout(20)

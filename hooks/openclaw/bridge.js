@@ -5,9 +5,11 @@ import { Engine } from "./engine.js";
 import { Fence } from "./fence.js";
 import { Mirror, covers } from "./mirror.js";
 import { Spent } from "./spent.js";
+import { configOf, knowsHook, letsHook } from "./sdk.js";
+import { entryOf } from "./sessions.js";
 import { Takeover } from "./takeover.js";
 import { cageFor, restoreShell, useShell } from "./shell.js";
-import { watchFrames } from "./frames.js";
+import { show, showAborted, watchFrames } from "./frames.js";
 import * as drain from "./drain.js";
 import * as files from "./files.js";
 import * as host from "./host.js";
@@ -18,6 +20,7 @@ const HOLD_MS = 2000; // I7: how long a tool call is held for an engine that is 
 const BOOT_MS = 20000; // how long a gateway that has just started waits for its first engine; it starts in about 1 s
 const JUST_MS = 1000; // a run that ended within this before a stop was ended by the host for it
 const STOP_MS = 120000; // nobody waits for this answer; it only says when to stop listening
+const SETTLED_MS = 5000; // a host that says when an aborted run is over does so within 0.1, a busy one later
 const AGAIN_MS = 200; // before a stop that failed is asked for again
 const FROZEN_LOOK_MS = 100;
 const FROZEN_TELL_MS = 5000; // then the person is told why nothing happens
@@ -27,11 +30,15 @@ const INPUT = 2000; // characters of a tool's input that the engine is told
 const SETUP = "run `clawstop doctor` to see why";
 const RESUME = "clawstop-resume-"; // runs that go on with what a crash cut off, by our own message
 const JOBS = new Set(["automations", "cron"]); // the tools that schedule
+const EXEC = new Set(["exec", "bash"]); // the tools that start processes
 
 export class Bridge {
   mirror = new Mirror();
   runs = new Map(); // runId -> {session, sessionId, cause, reports, sender, bound, live, ending}
   ended = new Map(); // the last runs that ended, as above: what they still want to say comes later
+  unnamed = new Map(); // session -> runs of it that were admitted before the host had a name for them
+  names = new Map(); // what the host calls such a run -> what we do
+  aliases = new Map(); // a key that only the host's policies use -> the session that is meant
   children = new Map(); // subagent session -> its parent's
   traces = new Map(); // what runs left behind that may start a run later: id -> {kind, id, session, run, about}
   chat = new Chat(this);
@@ -84,16 +91,20 @@ export class Bridge {
       stopped: (told) => this.chat.operatorStopped(told),
       waits: (told) => this.chat.operatorWaits(told),
       patient: () => this.chat.patient,
+      stale: (run) => this.fence.stale(run),
     });
-    const entry = this.api.runtime?.config?.current?.()?.plugins?.entries?.clawstop;
+    const entry = this.hostConfig?.plugins?.entries?.clawstop;
     this.abilities = {
       ...(await host.capabilities()),
-      memory: await memory.canMove(),
-      conversation: entry?.hooks?.allowConversationAccess === true,
+      memory: await memory.keeper(path.dirname(this.folder), this.agents()),
+      conversation: entry?.hooks?.allowConversationAccess ?? letsHook("before_agent_reply"), // older ones ask for no permission
       previews: this.fence.keepPreviews(),
+      channel_hooks: knowsHook("reply_payload_sending") !== false,
+      live_settings: Boolean(this.api.runtime?.config?.current),
       channel_stops: Boolean(this.#unwatch),
       page_stops: frames,
     };
+    this.abilities.host_transcripts = this.abilities.memory !== "files"; // since then a host also asks us about previews
     try {
       files.writePresence(this.folder);
     } catch (error) {
@@ -144,7 +155,10 @@ export class Bridge {
     if (method === "mirror") return this.mirror.take(params);
     if (method === "settings") return void (this.settings = params);
     if (method === "say") return this.say({ ...this.chat.routeOf(params.session), ...params.route }, params.text);
-    if (method === "end") return this.ending.report(params);
+    if (method === "end") {
+      this.chat.halted(params.sessions.filter((session) => this.mirror.latched(session)));
+      return this.ending.report(params);
+    }
     if (method === "drain") return this.#drain(params);
     if (method === "jobs_on") return drain.switchJobs(this.cron?.(), params.jobs, true);
     if (method === "agents") return this.#aboutAgents();
@@ -192,7 +206,9 @@ export class Bridge {
 
   // -- for chat.js
 
+  // Where transcripts are files, a line written into one would kill its run, and be read by the model.
   say(route, text) {
+    if (host.isPage(route) && this.abilities?.memory === "files") return show(route.session, text);
     host.say(this.api, route, text).catch((error) => this.log.warn(`clawstop: this could not be said in ${route.session}: ${text} (${error.message})`));
   }
 
@@ -223,7 +239,7 @@ export class Bridge {
   }
 
   isNew(session) {
-    return host.entryOf(this.api, session) === null;
+    return entryOf(this.api, session) === null;
   }
 
   queueOnce(session, mode) {
@@ -231,12 +247,21 @@ export class Bridge {
   }
 
   get hostConfig() {
-    return this.api.runtime?.config?.current?.() ?? this.api.config;
+    return configOf(this.api);
   }
 
   // The host's reply under way in this session.
   replyOf(session) {
     return host.replyOf(session);
+  }
+
+  // The session in which a person was last answered in this place.
+  talkedTo(route) {
+    return host.talkedTo(this.api, this.agents(), route);
+  }
+
+  overFor(reply) {
+    host.overFor(reply);
   }
 
   // A page may call a session of the agent that owns what names none by a short name.
@@ -245,10 +270,10 @@ export class Bridge {
     return name.startsWith("agent:") || name === "global" ? name : `agent:${this.owner()}:${name}`;
   }
 
-  // The host is ending these runs for a person: they are not ours to report as a stop again.
-  hostEnds(session) {
+  // The host is ending these runs for a person, who has said so at `since`: they are not ours to report as a stop again.
+  hostEnds(session, since = Date.now() - JUST_MS) {
     for (const run of [...this.runs.values(), ...this.ended.values()]) {
-      if (run.session !== session || run.ending || run.finished || (run.ended && Date.now() - run.ended > JUST_MS)) continue;
+      if (run.session !== session || run.ending || run.finished || run.ended < since) continue;
       run.ending = true;
       run.how = ["host"];
     }
@@ -296,9 +321,29 @@ export class Bridge {
     if (run.startsWith(RESUME)) return { cause: "resume", reports: [] };
     if (host.isRecovery(this.api, session, run)) return { cause: "recovery", reports: [] };
     if (jobId) return { cause: "cron", reports: [`job:${jobId}`] };
-    if (trigger && trigger !== "user") return { cause: trigger, reports: drain.wakesOf(session) };
+    if (trigger && trigger !== "user") return { cause: trigger, reports: drain.wakesOf(session, [...this.traces.values()].map((one) => one.id)) };
     const message = this.chat.takeFor(run, session, prompt);
+    const children = message ? [] : childrenIn(prompt ?? "");
+    if (children.length) return { cause: "announce", reports: children }; // one that has waited has no name of its own in older releases
     return { cause: message ? "message" : "unknown", reports: [], asked: message?.at, sender: message?.sender, page: message?.named, message: message?.id };
+  }
+
+  // The run and the session that a hook of the host means. Up to 2026.7 a run gets its name after it was admitted, and
+  // its tools and events come under a key of the host's policies.
+  place(run, session) {
+    const fresh = run && !this.runs.has(run) && !this.ended.has(run) && !this.names.has(run);
+    const mine = fresh ? this.unnamed.get(session)?.shift() : undefined;
+    if (mine) {
+      this.names.set(run, mine);
+      forgetOldest(this.names);
+    }
+    const id = this.names.get(run) ?? run;
+    const known = this.runs.get(id) ?? this.ended.get(id);
+    if (known && session && known.session !== session) {
+      this.aliases.set(session, known.session);
+      forgetOldest(this.aliases);
+    }
+    return { run: id, session: known?.session ?? this.aliases.get(session) ?? session };
   }
 
   // Bind a run as early as the host shows it. Gives the reason why it may not run, if there is one.
@@ -335,10 +380,21 @@ export class Bridge {
     return refusal;
   }
 
+  // A turn is about to begin, in a session of that very name.
+  async turn(run, session, about) {
+    this.aliases.delete(session);
+    const named = run || `turn:${crypto.randomUUID()}`;
+    const { run: id } = this.place(named, session);
+    const refusal = await this.admit(id, session, about);
+    if (refusal) this.runEnded(id); // the host says nothing more of it
+    else if (!run) this.unnamed.set(session, [...(this.unnamed.get(session) ?? []).filter((one) => this.runs.has(one)), id]);
+    return refusal;
+  }
+
   // Its first model call or tool is due: too late to be answered with silence, so it is ended.
   async started(run, session, sessionId) {
     const refusal = await this.admit(run, session, { sessionId });
-    if (this.runs.has(run)) this.runs.get(run).live = true;
+    if (this.runs.has(run)) this.runs.get(run).live ??= Date.now();
     this.takeover.compacts(session, false); // also one that was cut off
     if (refusal) this.#refuse(run, refusal);
   }
@@ -361,7 +417,36 @@ export class Bridge {
     forgetOldest(this.ended);
     this.spent.close("turn", known.session);
     this.chat.settle(known.session);
+    if (known.ending && known.page && !host.saysWhenOver()) showAborted(known.session, known.message);
     this.engine.tell("run_end", { run, session: known.session, ended: known.ended, finished });
+  }
+
+  // What does not go into a conversation.
+  keepsOut(session, message) {
+    return this.chat.isClaimed(session, message) || this.fence.isLate(session, message);
+  }
+
+  // Whether it came to its end, where the host's last event of it does not say so.
+  runResult(run, success) {
+    const known = this.runs.get(run);
+    if (!known) return;
+    known.success = success;
+    if (!host.saysWhenOver()) void this.runGone(run); // up to 2026.4 that is the last word of a run that was aborted
+  }
+
+  // The same where the host says neither how it ended nor when it is over.
+  async runGone(run) {
+    const known = this.runs.get(run);
+    if (!known || !(await host.left(known.sessionId)) || !this.runs.has(run)) return;
+    this.runEnded(run, !known.ending && known.success !== false);
+  }
+
+  // The host has told of its abort. When it is over, it says so too, or it is looked for.
+  async runAborted(run, settled) {
+    const known = this.runs.get(run);
+    if (!known) return;
+    if (!settled && host.saysWhenOver()) await sleep(SETTLED_MS);
+    if (settled || (await host.left(known.sessionId))) this.runEnded(run);
   }
 
   // The host aborted a run because a person said so. Ours are marked `ending` before we abort them.
@@ -374,6 +459,16 @@ export class Bridge {
     void answer?.then((line) => this.say({ session: where }, line));
   }
 
+  // [id, what is known] of a run, alive or ended; of the one that answers a message.
+  about(run) {
+    const known = this.runs.get(run) ?? this.ended.get(run);
+    return known && [run, known];
+  }
+
+  answering(message) {
+    return [...this.runs, ...this.ended].find(([, run]) => message && run.message === message);
+  }
+
   dead(run) {
     const known = this.runs.get(run) ?? this.ended.get(run);
     return Boolean(known?.bound !== undefined && known.bound < this.mirror.generation(known.session));
@@ -383,11 +478,11 @@ export class Bridge {
 
   // A reason, or undefined. "No" comes from the mirror; "yes" only ever from the engine. A tool that is asked
   // for outside any run (the host's HTTP API) stands and falls with its session.
-  async gate({ id, run = "", session, tool, params, signal }) {
+  async gate({ id, run = "", session, key = session, tool, params, signal }) {
     if (!session) return `clawstop cannot tell which session this ${tool} call belongs to, so it is refused`;
     if (run) void this.started(run, session);
     if (this.bare.delete(session)) return `clawstop was not ready when this ${tool} was prepared; try it again`;
-    const stopped = () => this.mirror.latched(session) || this.dead(run);
+    const stopped = () => this.mirror.latched(session) || this.mirror.latched(key) || this.dead(run); // `key` as the host says it
     const mirrored = () => (stopped() ? `session ${session} was stopped; this run cannot act any more` : undefined);
     let refusal;
     for (let frozen = true; frozen; ) {
@@ -474,6 +569,13 @@ export class Bridge {
     return given;
   }
 
+  // The same for a host that does not ask for it: with the call itself. Undefined where nothing is to be changed.
+  async execParams({ toolName, params }, session) {
+    if (!EXEC.has(toolName) || knowsHook("resolve_exec_env") !== false) return undefined;
+    const given = await this.execEnv(session, params?.host);
+    return given && { ...params, env: { ...params?.env, ...given } };
+  }
+
   get #shells() {
     return path.join(this.folder, "shell");
   }
@@ -507,6 +609,9 @@ export class Bridge {
     this.engine.tell("child", { child, session: parent });
   }
 }
+
+// Whose end the host tells of in its own words.
+const childrenIn = (prompt) => [...prompt.matchAll(/\[Internal task completion event\][^]*?\nsession_key: (\S+)/g)].map(([, child]) => child);
 
 // announce:v1:<child's session key>:<child's run id>
 const childOf = (run) => run.split(":").slice(2, -1).join(":");

@@ -4,6 +4,7 @@ import crypto from "node:crypto";
 import { mayCommand, mayCommandOthers, mayUseMenu } from "./authority.js";
 import { agentOf } from "./mirror.js";
 import { answerOf, choiceOf, orderOf } from "./orders.js";
+import { knowsHook } from "./sdk.js";
 import { stopWord } from "./stopwords.js";
 
 const HOLD_MS = 2000; // how long a name waits for an engine that is away
@@ -17,8 +18,11 @@ const RESET_MS = 60000; // a typed /new shows itself again when the host carries
 const SETTLE_MS = 5000; // a message that was steered into a run and not read becomes a run 0.5 s after its end
 const CHOICE_MS = 120000; // a number that comes later is about something else
 const LOCAL = /^zh/i.test(process.env.LC_ALL || process.env.LC_MESSAGES || process.env.LANG || "") ? "zh" : "en";
+const STOPPING_MS = 3000; // a stop on a page is over within 0.5 s, mostly
+const CLAIMED_MS = 5000; // what we have claimed is written down within this, or never
 const BEGIN_MS = 15000; // a message that has not become a run by then never will
-const ANEW = /^\s*\/(?:new|reset)\b/i;
+const SLASH = /^agent:[^:]+:[^:]+:slash:[^:]+$/;
+const ANEW = /^\s*\/(new|reset)\b/i;
 const ANEW_MS = 3000; // the host begins a conversation anew in 0.3-2 s,
 const ANEW_SETTLE_MS = 300; // and takes messages again so long after it has said so
 const OLD_MS = 600000; // and nobody waits for it any more
@@ -44,6 +48,10 @@ const STRANGER = {
   en: "You may not do that here: this chat is open to everybody, and you are not on its lists.",
   zh: "无权执行：此对话对所有人开放，而你不在允许名单中。",
 };
+const EARLIER = {
+  en: "You wrote this before you said stop, so it was not read. Send it again if you still want it.",
+  zh: "这条消息是在停止之前发送的，因此没有处理。如仍需要，请重新发送。",
+};
 const QUEUED = {
   en: "Your message waits: what runs here could not be ended just now. Send /stop to end it.",
   zh: "你的消息正在等待：当前任务暂时无法结束。发送 /stop 可强制停止。",
@@ -55,9 +63,11 @@ export class Chat {
   memory = {
     waiting: new Map(), // [{id, text, at, named, sender}]: person's messages that have not become a run yet
     dropped: new Map(), // the same, that a stop has discarded and no receipt has named yet
-    heard: new Map(), // {id, text, sender, route}: the last thing that was said, to the agent or to the host
+    heard: new Map(), // {id, text, sender, route, said}: the last thing that was said, to the agent or to the host
     spoke: new Map(), // when a person who may command said something that was no stop
-    stops: new Map(), // {at}: the last stop
+    stops: new Map(), // {at, said}: the last stop; when it was said, by the channel's own clock
+    halts: new Map(), // when it was last carried out, whoever said it
+    claimed: new Map(), // {text, at}: the last thing that was said to us
     answers: new Map(), // the line that takes the place of the host's own
     told: new Map(), // when the person was told that it is frozen
     resets: new Map(), // [when a /new was typed, and has not been carried out yet]
@@ -66,7 +76,7 @@ export class Chat {
   };
 
   #told = new Map(); // message -> what became of it
-  #anew = new Map(); // session -> Pending: a conversation that is begun anew
+  #unsettled = new Map(); // session -> Pending: a page has stopped it, or begun it anew
 
   constructor(bridge) {
     this.#bridge = bridge;
@@ -74,11 +84,21 @@ export class Chat {
 
   // -- messages
 
-  heard(session, said) {
-    if (!session) return;
+  heard(key, said) {
+    if (!key) return;
+    const session = SLASH.test(key) ? this.#behind(key, said) : key;
     remember(this.memory.heard, session, said);
     const tongue = isChinese(said.text ?? "") ? "zh" : ENGLISH.test(said.text ?? "") ? "en" : undefined;
     if (tongue && !stopWord(said.text)) remember(this.memory.tongues, session, tongue);
+  }
+
+  // Up to 2026.7 a command of a channel's menu comes in a session of its own: meant is the one that was last talked to in
+  // the same place.
+  #behind(key, { route }) {
+    const same = ([session, one]) => !SLASH.test(session) && one.route?.channel === route.channel && one.route?.to === route.to;
+    const session = [...this.memory.heard].findLast(same)?.[0] ?? this.#bridge.talkedTo(route) ?? key;
+    if (session !== key) this.#bridge.aliases.set(key, session);
+    return session;
   }
 
   // A person's message on its way to the agent, with the host's word on their authority. A claim keeps it from the
@@ -97,6 +117,8 @@ export class Chat {
   async #dispatched(event, hook, ctx, session) {
     const said = { session, id: ctx.MessageSid, sender: ctx.SenderId ?? "", text: ctx.RawBody ?? ctx.CommandBody ?? ctx.Body ?? "", group: false };
     if (!session || !said.id || !isPerson(ctx)) return undefined;
+    unquote(ctx, this.memory.halts.get(session));
+    this.#bridge.fence.around(hook?.dispatcher, said);
     const authorised = mayCommand(ctx);
     const channel = event.originatingChannel ?? ctx.OriginatingChannel ?? ctx.Provider;
     const route = { session, channel, to: event.originatingTo ?? ctx.OriginatingTo, account: ctx.AccountId, thread: ctx.MessageThreadId };
@@ -104,17 +126,20 @@ export class Chat {
     if (authorised && !ctx.media?.length) {
       const order = this.#chosen(said) ?? this.#answered(said) ?? orderOf(said.text, namesOf(ctx, said.text));
       const answer = await this.#obey(order, said, route);
-      if (answer) return this.#claim(hook, route, answer.line);
+      if (answer) return this.#claim(hook, route, said, answer.line);
     }
     if (authorised) remember(this.memory.spoke, session, Date.now());
+    if (ctx.Timestamp < this.memory.stops.get(session)?.said) return this.#claim(hook, route, said, EARLIER[this.#languageOf(session, said.text)]);
     const turn = ctx.CommandTurn;
     const command = turn ? turn.kind !== "normal" : said.text.trimStart().startsWith("/");
     const message = { ...said, command, page: channel === "webchat" };
-    if (await this.#message({ ...message, media: Boolean(ctx.media?.length) }, route, authorised)) return this.#claim(hook, route);
+    if (await this.#message({ ...message, media: Boolean(ctx.media?.length) }, route, authorised)) return this.#claim(hook, route, said);
     await this.#takeOver(message, route, authorised);
-    if (authorised && turn?.authorized && ["new", "reset"].includes(turn.commandName)) {
+    const anew = turn ? turn.authorized && turn.commandName : ANEW.exec(said.text)?.[1].toLowerCase(); // older ones tell only the text
+    if (authorised && ["new", "reset"].includes(anew)) {
       remember(this.memory.resets, session, [...this.#typed(session), Date.now()]);
-      this.#beginAnew(session, `/${turn.commandName}`, said.sender);
+      this.#beginAnew(session, `/${anew}`, said.sender);
+      if (!turn) await this.#bridge.takeover.clear(session); // older ones leave the old run at work
     }
     return undefined;
   }
@@ -170,7 +195,8 @@ export class Chat {
   }
 
   // A command from the channel's own menu, which comes past all hooks: the line, at once.
-  async menu(text, { session, sender, channel, to, account, thread, group, authorised }) {
+  async menu(text, { session: key, sender, channel, to, account, thread, group, authorised }) {
+    const session = SLASH.test(key ?? "") ? this.#behind(key, { route: { channel, to } }) : key;
     const route = { session, channel, to, account, thread };
     if (!session || !mayUseMenu(this.#bridge.hostConfig, { ...route, sender, group, authorised })) return STRANGER[this.#languageOf(session)];
     const answer = await this.#obey(orderOf(text), { session, sender, text, group, id: crypto.randomUUID() }, route);
@@ -214,8 +240,10 @@ export class Chat {
   }
 
   // Nothing of it becomes part of the conversation; the line comes when it is true, past any run.
-  async #claim(hook, route, line) {
-    hook?.userTurnTranscriptRecorder?.markBlocked?.();
+  async #claim(hook, route, said, line) {
+    const recorder = hook?.userTurnTranscriptRecorder;
+    if (recorder) recorder.markBlocked?.();
+    else if (route.channel === "webchat") remember(this.memory.claimed, said.session, { text: said.text, at: Date.now() });
     if (route.channel !== "webchat" || !this.#bridge.isNew(route.session)) {
       void Promise.resolve(line).then((text) => text && this.#bridge.say(route, text));
       return CLAIM;
@@ -227,6 +255,15 @@ export class Chat {
       hook?.dispatcher?.sendFinalReply?.({ text });
     }
     return { ...CLAIM, queuedFinal: Boolean(text), counts: { ...CLAIM.counts, final: text ? 1 : 0 } };
+  }
+
+  // Whether this is what a person said to us, and not to the agent: up to 2026.7 the host writes it down all the same, and
+  // a run at work there would fail.
+  isClaimed(session, message) {
+    const { claimed } = this.memory;
+    const { text, at } = claimed.get(session) ?? {};
+    if (message?.role !== "user" || Date.now() - (at ?? 0) > CLAIMED_MS || !textOf(message).includes(text)) return false;
+    return claimed.delete(session);
   }
 
   // True for a message that the agent has already: a crash came, and it went on with it.
@@ -250,7 +287,8 @@ export class Chat {
   // id; elsewhere its words are in the prompt, or the oldest one is meant.
   takeFor(run, session, prompt = "") {
     const waiting = this.memory.waiting.get(session) ?? [];
-    const unnamed = waiting.filter((one) => !one.named);
+    const late = run.startsWith("turn:"); // nor has it the id of its message
+    const unnamed = waiting.filter((one) => late || !one.named);
     const said = unnamed.filter((one) => one.text && prompt.includes(one.text)).sort((a, b) => b.text.length - a.text.length);
     const mine = waiting.find((one) => one.id === run) ?? said.find((one) => !one.queued) ?? said[0] ?? unnamed[0];
     if (mine) this.#keep(session, (one) => one !== mine);
@@ -310,8 +348,13 @@ export class Chat {
 
   // -- a stop, however it shows itself
 
+  // A stop of these sessions is carried out: what was said before is not quoted to the agent any more.
+  halted(sessions) {
+    for (const session of sessions) remember(this.memory.halts, session, Date.now());
+  }
+
   // Gives the line for the person; none when it is a stop that has shown itself before. `at` is when it was said.
-  stopped(session, { trigger, sender, keep, message, at = Date.now() } = {}) {
+  stopped(session, { trigger, sender, keep, message, said, at = Date.now() } = {}) {
     const { stops, spoke } = this.memory;
     const last = stops.get(session)?.at ?? 0;
     const since = spoke.get(session) ?? 0; // what a person wants now
@@ -320,14 +363,16 @@ export class Chat {
     const words = trigger ?? "/stop";
     const order = stopWord(words);
     const language = this.#languageOf(session, words);
-    this.#discard(session, Infinity);
+    this.#discard(session, at + 1); // what came behind it is not meant
     const stop = { id: message ? idOf(session, message) : crypto.randomUUID(), session, trigger: words.slice(0, 200).toWellFormed(), sender: sender ?? "", lang: language, keep: keep ?? order?.keep };
-    remember(stops, session, { at });
+    remember(stops, session, { at, said });
     const down = DOWN[language];
     const done = this.#bridge.carryOut(stop).then(
       ({ lines }) => lines.join("\n"),
       () => down,
     );
+    const settled = this.#unsettled.get(session);
+    void done.then(() => settled?.close());
     return Promise.race([done, this.#away(done).then(() => down)]);
   }
 
@@ -342,21 +387,29 @@ export class Chat {
 
   // Somebody with the right to do so said stop on a channel; the host has aborted what ran and says so itself: our
   // line goes out in its place, see `instead`, or behind it when it comes too late.
-  channelStopped(session, message) {
-    if (!session) return;
+  channelStopped(key, message) {
+    if (!key) return;
+    const { session } = this.#bridge.place(undefined, key);
     const heard = this.memory.heard.get(session);
-    const { text, sender, route } = heard?.id === message ? heard : {};
-    const answer = this.stopped(session, { trigger: text, sender, message });
+    const { text, sender, route, said } = heard?.id === message ? heard : {};
+    if (SLASH.test(key) && !this.#mayStop({ ...route, sender })) return; // the host asks nobody there
+    const answer = this.stopped(session, { trigger: text, sender, message, said });
     if (!answer) return;
     this.#bridge.hostEnds(session);
     const slot = { answer, taken: false };
     remember(this.memory.answers, session, slot);
-    const late = new Promise((resolve) => setTimeout(resolve, ANSWER_MS).unref());
+    const wait = knowsHook("reply_payload_sending") === false ? 0 : ANSWER_MS; // where its line cannot be replaced, ours follows at once
+    const late = new Promise((resolve) => setTimeout(resolve, wait).unref());
     void Promise.all([answer, late]).then(([line]) => {
       if (slot.taken) return;
       this.memory.answers.delete(session);
       if (route) this.#bridge.say({ session, ...route }, line);
     });
+  }
+
+  #mayStop({ channel, to, account, sender }) {
+    const group = !String(to ?? "").endsWith(`:${sender}`);
+    return mayUseMenu(this.#bridge.hostConfig, { channel, account, sender, group, authorised: true });
   }
 
   // What the host says of its own accord right after a stop: gives our line instead, once it is known.
@@ -382,20 +435,23 @@ export class Chat {
   // It may be the stop that the host reports next: a lifecycle event knows neither the word nor who said it.
   operatorAsked({ session: key, text, method, at }) {
     const session = this.#bridge.canonical(key);
-    if (method !== "chat.send" || stopWord(text)) remember(this.memory.heard, session, { text: text ?? method, sender: "operator", at });
-    if (method === "chat.send" && ANEW.test(text)) remember(this.#anew, session, new Pending(ANEW_MS));
+    const anew = method === "sessions.reset" || (method === "chat.send" && ANEW.test(text));
+    const stop = !anew && (method !== "chat.send" || stopWord(text));
+    if (stop) remember(this.memory.heard, session, { text: text ?? method, sender: "operator", at });
+    if (anew || stop) remember(this.#unsettled, session, new Pending(anew ? ANEW_MS : STOPPING_MS));
   }
 
-  // Between a `/new` on a page and the fresh conversation the host loses what comes in: it waits outside.
+  // Between a `/new` on a page and the fresh conversation the host loses what comes in, and so it does right behind a stop: it
+  // waits outside.
   operatorWaits({ session: key, method, text }) {
-    const waits = this.#anew.get(this.#bridge.canonical(key));
+    const waits = this.#unsettled.get(this.#bridge.canonical(key));
     if (!waits?.open) return undefined;
     if (method !== "chat.send" || stopWord(text)) waits.close(); // it comes behind what waits, and not later
     return waits.over;
   }
 
   get patient() {
-    return [...this.#anew.values()].some((one) => one.open);
+    return [...this.#unsettled.values()].some((one) => one.open);
   }
 
   // The host aborted a run because somebody said so.
@@ -411,16 +467,17 @@ export class Chat {
   reset(session, how) {
     const [typed, ...rest] = this.#typed(session);
     remember(this.memory.resets, session, rest);
-    setTimeout(() => this.#anew.get(session)?.close(), ANEW_SETTLE_MS).unref();
-    if (session && !typed) this.#beginAnew(session, `/${how ?? "reset"}`, "operator");
+    setTimeout(() => this.#unsettled.get(session)?.close(), ANEW_SETTLE_MS).unref();
+    if (session && !typed) this.#beginAnew(session, `/${how ?? "reset"}`, "operator", this.#unsettled.get(session));
   }
 
   #typed(session) {
     return (this.memory.resets.get(session) ?? []).filter((at) => Date.now() - at < RESET_MS);
   }
 
-  #beginAnew(session, trigger, sender) {
-    this.#bridge.hostEnds(session);
+  // An older host may take seconds from the word to the reset, and ends the run first.
+  #beginAnew(session, trigger, sender, asked) {
+    this.#bridge.hostEnds(session, Date.now() - asked?.since < RESET_MS ? asked.since : undefined);
     const stop = { id: crypto.randomUUID(), session, trigger, sender, latch: false };
     this.#bridge.carryOut(stop).catch(() => undefined); // its tombstone is written
   }
@@ -447,6 +504,20 @@ function isPerson(ctx) {
   return (ctx.InboundEventKind ?? "user_request") === "user_request" && ctx.InternalTurnSource === undefined && outside;
 }
 
+const textOf = ({ content }) => (typeof content === "string" ? content : (content ?? []).map((part) => part.text ?? "").join(""));
+
+// Up to 2026.7 the host shows the model what was last said in the chat, also what a stop has made it forget. In a direct
+// chat that is all in the conversation; of a group it keeps what was said since the stop, and not to us.
+function unquote(ctx, before) {
+  if (!before || !Array.isArray(ctx.UntrustedStructuredContext)) return;
+  const kept = ({ timestamp_ms: at, body }) => ctx.ChatType !== "direct" && at > before && !orderOf(body ?? "");
+  const quoted = ctx.UntrustedStructuredContext.map((entry) => {
+    const { messages } = (entry?.type === "chat_window" && entry.payload) || {};
+    return Array.isArray(messages) ? { ...entry, payload: { ...entry.payload, messages: messages.filter(kept) } } : entry;
+  });
+  ctx.UntrustedStructuredContext = quoted.filter((entry) => entry?.payload?.messages?.length !== 0);
+}
+
 // What the bot is called here. One mention in a text that mentions the bot is the bot's.
 function namesOf(ctx, text) {
   const mentions = text.match(/@\S+/g) ?? [];
@@ -456,6 +527,8 @@ function namesOf(ctx, text) {
 // Something that will be over, at the latest after `ms`.
 class Pending {
   open = true;
+  since = Date.now();
+
   constructor(ms) {
     this.over = new Promise((resolve) => (this.resolve = resolve));
     setTimeout(() => this.close(), ms).unref();

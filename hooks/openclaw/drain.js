@@ -1,23 +1,36 @@
 // What waits in the host to go on after a stop, and how it is taken away: background tasks, wake-ups, deliveries,
 // scheduled jobs. All in process; each part gives the rows that a receipt lists.
 import { agentOf } from "./mirror.js";
+import { configOf, probe } from "./sdk.js";
 
 const wakeQueues = () => globalThis[Symbol.for("openclaw.systemEvents.queues")];
-const deliveries = import("openclaw/plugin-sdk/delivery-queue-runtime").catch(() => undefined); // see host.js
+const deliveries = probe("delivery-queue-runtime");
 const EXEC = "exec:"; // how the host marks a wake-up that reports a background process
+const WORDS = /^Exec (?:completed|failed|finished) \(([\w-]{4,})/;
 const LIVE = new Set(["queued", "running"]);
 
 const short = (text) => String(text ?? "").slice(0, 200);
 
-// The background processes that a wake-up of this session would report.
-export const wakesOf = (session) => (wakeQueues()?.get(session)?.queue ?? []).map((event) => event.contextKey).filter((key) => key?.startsWith(EXEC));
+// The background processes that a wake-up of this session would report. Up to 2026.4 only its words name one, by the
+// beginning of its id: of these `known` it is one.
+export function wakesOf(session, known) {
+  const queue = wakeQueues()?.get(session)?.queue ?? [];
+  return queue.map((event) => keyOf(event, known)).filter(Boolean);
+}
+
+function keyOf({ contextKey, text }, known) {
+  if (contextKey?.startsWith(EXEC)) return contextKey;
+  const [, begin] = WORDS.exec(text ?? "") ?? [];
+  const id = begin && known.find((one) => one.startsWith(begin));
+  return id && EXEC + id;
+}
 
 export function dropWakes(sessions, execs) {
   const dead = new Set(execs.map((id) => EXEC + id));
   for (const session of sessions) {
     const waiting = wakeQueues()?.get(session);
     if (!waiting) continue;
-    waiting.queue = waiting.queue.filter((event) => !dead.has(event.contextKey));
+    waiting.queue = waiting.queue.filter((event) => !dead.has(keyOf(event, execs)));
     if (!waiting.queue.length) wakeQueues().delete(session);
   }
 }
@@ -30,7 +43,7 @@ export async function cancelTasks(api, sessions, execs) {
     const tasks = api.runtime.tasks?.runs?.bindSession?.({ sessionKey: session, agentId: agentOf(session) });
     for (const task of tasks?.list() ?? []) {
       if (!LIVE.has(task.status) || !execs.includes(task.sourceId)) continue;
-      const done = await tasks.cancel({ taskId: task.id, cfg: api.runtime.config.current() });
+      const done = await tasks.cancel({ taskId: task.id, cfg: configOf(api) });
       rows.push({ id: task.id, session, about: short(task.title), outcome: done?.cancelled === false ? short(done.reason ?? "not cancelled") : "cancelled" });
     }
   }
@@ -46,7 +59,7 @@ export async function dropDeliveries(api, log, covered, before) {
     drainKey: `clawstop:${crypto.randomUUID()}`, // the host lets only one of a name run at a time
     logLabel: "clawstop",
     log,
-    cfg: api.runtime.config.current(),
+    cfg: configOf(api),
     deliver: async () => [],
     selectEntry: (entry) => {
       const match = stale(entry);

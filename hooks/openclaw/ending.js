@@ -3,6 +3,7 @@ import { covers } from "./mirror.js";
 import * as host from "./host.js";
 
 const RUNG_MS = 1000; // the host's aborts settle in 1-75 ms, the first one in 160; then the next rung is tried
+const SPARED_MS = 3500; // an older host's aborts take up to 3 s
 const OWN_MS = 5000; // how long the host may take to report what we aborted over RPC
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
@@ -60,10 +61,12 @@ export class Ending {
     const lives = (key) => busy(key) || runs.some(([id, run]) => run.session === key && alive.has(id));
     const left = () => order.filter((key) => lives(key) && this.may(key));
     const used = Object.fromEntries(order.map((key) => [key, []]));
+    // Where a message waits for its end in an older host, only the first rung does not take it along: rather it waits on.
+    const spared = (key) => takeover.holds(key) && !host.saysWhenOver();
     const rungs = [
-      (key) => (replies.get(key) ? host.endReply(replies.get(key)) : (mirror.latched(key) || takeover.holds(key)) && host.endRun(key, sessionIdOf(key))),
-      (key) => host.endRun(key, sessionIdOf(key)),
-      (key) => host.drainRun(key, sessionIdOf(key)),
+      (key) => (replies.get(key) ? host.endReply(replies.get(key)) : (mirror.latched(key) || takeover.holds(key)) && host.endRun(key, sessionIdOf(key), takeover.holds(key))),
+      (key) => host.endRun(key, sessionIdOf(key), takeover.holds(key)),
+      (key) => !spared(key) && host.drainRun(key, sessionIdOf(key)),
       (key) => mirror.latched(key) && this.#overRpc(key), // it clears what waits, and that may be a person's next message
     ];
     for (const rung of rungs) {
@@ -74,7 +77,9 @@ export class Ending {
           this.#bridge.log.warn(`clawstop: a way to end ${key} failed: ${error.message}`); // there is another
         }
       }
-      for (const until = Date.now() + RUNG_MS; left().length && Date.now() < until; ) await sleep(5);
+      const patience = rung === rungs[0] && order.some(spared) ? SPARED_MS : RUNG_MS;
+      for (const until = Date.now() + patience; left().length && Date.now() < until; ) await sleep(5);
+      for (const [id, run] of runs) if (alive.has(id) && (run.live || replies.get(run.session)) && host.isGone(run.session, run.sessionId)) this.#bridge.runEnded(id);
       if (!left().length) break;
     }
     const how = (run) => [...(run.how ?? []), ...(used[run.session] ?? []).filter(Boolean)];

@@ -1,8 +1,11 @@
 // What may still be shown: nothing of a dead run, nothing in a stopped session but our own line. The hooks that say so
 // make the host turn live previews off; with `fence: previews` they stay on, and what was on its way when a stop came
 // is still shown for a moment.
-const RUNNER = Symbol.for("openclaw.plugins.hook-runner-global-state");
+import { saysWhenOver } from "./host.js";
+import { hookRunner, knowsHook } from "./sdk.js";
+
 const KEPT = Symbol.for("clawstop.previews");
+const SENDS = ["sendToolResult", "sendBlockReply", "sendFinalReply"];
 const SENDING = new Set(["reply_payload_sending", "message_sending"]);
 const CHECK = "dispatchTelegramMessage"; // the host's function that asks whether it may show previews
 const EMIT_MS = 500; // far below the host's 15 s
@@ -37,6 +40,30 @@ export class Fence {
     }
   }
 
+  // Whether nothing of a run is shown on a page any more: it was cut off. What had come to its end stays.
+  stale(name) {
+    const { run } = this.#bridge.place(name);
+    const [id, known] = this.#bridge.about(run) ?? this.#bridge.answering(run) ?? [];
+    return Boolean(known?.ending && !known.finished && this.#bridge.dead(id));
+  }
+
+  // What a run says on a channel, where the host asks no hook: its finals go through the dispatcher of the message that it
+  // answers.
+  around(dispatcher, { session, id }) {
+    if (!dispatcher || knowsHook("reply_payload_sending") !== false || dispatcher[KEPT]) return;
+    Object.defineProperty(dispatcher, KEPT, { value: true });
+    for (const name of SENDS) {
+      const send = dispatcher[name]?.bind(dispatcher);
+      if (send) dispatcher[name] = (payload, ...rest) => (this.#cut(session, id, name, payload) ? false : send(payload, ...rest));
+    }
+  }
+
+  #cut(session, message, kind, payload) {
+    const [run, known] = this.#bridge.answering(message) ?? [];
+    if (!known || !(this.#bridge.dead(run) || (known.ending && this.#bridge.mirror.latched(session)))) return false;
+    return Boolean(this.#hold("the run was stopped", { run, session, kind, text: payload?.text }));
+  }
+
   #hold(why, { run = "", session, kind, text = "" }) {
     this.#bridge.engine.tell("held", { run, session, kind, text: text.slice(0, TEXT).toWellFormed() });
     return why;
@@ -50,6 +77,14 @@ export class Fence {
     return this.#hold("the session is stopped", { session, kind: "message", text });
   }
 
+  // Whether a run that was stopped would write this down after its end, as older hosts do on a busy machine: its conversation
+  // is rolled back by then, and the words would hang on what is no longer there.
+  isLate(session, message) {
+    const { mirror, runs } = this.#bridge;
+    if (saysWhenOver() || message?.role === "user" || !mirror.latched(session) || !this.#justStopped(session)) return false;
+    return ![...runs.values()].some((run) => run.session === session);
+  }
+
   // What was on its way when a run was ended. The session may be the one that is written to, not the one that writes:
   // a reminder of another one goes through a moment later.
   #justStopped(session) {
@@ -60,7 +95,7 @@ export class Fence {
   // Answers the host's question about previews as if we had no such hooks. Somebody else's hooks still count. False
   // where the host cannot be answered so: then there are none.
   keepPreviews() {
-    const runner = globalThis[RUNNER]?.hookRunner;
+    const runner = hookRunner();
     const { hasHooks, getHookCount } = runner ?? {};
     if (typeof hasHooks !== "function" || typeof getHookCount !== "function" || !Object.isExtensible(runner) || Object.isFrozen(runner)) return false;
     const wanted = () => (this.#bridge.settings ?? this.#bridge.config)?.fence === "previews"; // also before the engine's first word

@@ -1,31 +1,59 @@
-// What this bridge uses of the host's insides to end runs and to speak. Everything is probed, nothing here is
-// imported statically, so that a release without it still runs the rest.
+// What this bridge uses of the host's insides to end runs and to speak. Everything is probed, so that a release without
+// it still runs the rest.
 import * as files from "./files.js";
 import { agentOf } from "./mirror.js";
+import { configOf, probe } from "./sdk.js";
+import { entriesOf, entryOf, patch } from "./sessions.js";
 
 const registry = () => globalThis[Symbol.for("openclaw.replyRunRegistry")]?.activeRunsByKey;
 
-// Asked for when this file is loaded: later, after the host has loaded the plugin again, they are not found any more.
-const missing = () => undefined; // in this release
-const gateway = import("openclaw/plugin-sdk/gateway-runtime").catch(missing);
-const diagnostic = import("openclaw/plugin-sdk/diagnostic-runtime").catch(missing);
+const gateway = probe("gateway-runtime");
+const diagnostic = probe("diagnostic-runtime");
+const telemetry = probe("diagnostics-otel"); // where older ones have the events
 const SCOPES = ["admin", "read", "write"].map((scope) => `operator.${scope}`);
 const RPC_MS = 3000; // with connecting it takes 15-50
 const QUEUE_MS = 10000; // the host reads the mode within a second of the hook, on a busy machine later
 const SETTLE_MS = 1000; // a drained run settles in 60-220
 
+const LEFT_MS = 60000; // a run that is at work for longer after its abort is not over
 const LABEL = 100; // characters
 
 let harness;
-const probed = import("openclaw/plugin-sdk/agent-harness").then((module) => (harness = module), missing);
+const probed = probe("agent-harness").then((module) => (harness = module));
 
 export async function capabilities() {
   await probed;
-  return { reply_registry: Boolean(registry()), harness_abort: Boolean(harness?.abortAgentHarnessRun) };
+  return { reply_registry: Boolean(registry()), harness_abort: Boolean(harness?.abortAgentHarnessRun ?? atWork()) };
 }
 
 // Session keys that have a reply under way, also before its run exists.
 export const busySessions = () => [...(registry()?.keys() ?? [])];
+
+// Whether the host says of an aborted run when it is really over (`executionSettled`): those that keep such claims do.
+const embedded = () => globalThis[Symbol.for("openclaw.embeddedRunState")];
+export const saysWhenOver = () => Boolean(embedded()?.completionClaims);
+
+// The others only keep a list of those at work: true when this one has left it.
+const atWork = () => embedded()?.activeRuns;
+export async function left(sessionId) {
+  for (const end = Date.now() + LEFT_MS; atWork()?.has(sessionId) && Date.now() < end; ) await new Promise((resolve) => setTimeout(resolve, 5));
+  return !atWork()?.has(sessionId);
+}
+
+// Of a run that is ended before it is at work such a host tells nothing at all: then it is in no list of its own.
+export const isGone = (session, sessionId) => !saysWhenOver() && Boolean(atWork()) && !replyOf(session) && !atWork().has(idOf(session, sessionId));
+
+// The host's id of what runs in a session: in 2026.6 its module says that of the reply, which is another one in a session
+// that has just begun. How a run is ended where no module of the host does it.
+function idOf(session, told) {
+  const ids = [harness?.resolveActiveEmbeddedRunSessionId?.(session), embedded()?.sessionIdsByKey?.get(session), told];
+  return ids.find((id) => atWork()?.has(id)) ?? ids.find(Boolean);
+}
+function abortAtWork(sessionId) {
+  const run = atWork()?.get(sessionId);
+  run?.abort();
+  return Boolean(run);
+}
 
 // The rungs of the ladder, gentlest first. Each gives its name when it took hold, else undefined.
 
@@ -33,54 +61,94 @@ export const busySessions = () => [...(registry()?.keys() ?? [])];
 export const replyOf = (session) => registry()?.get(session);
 export const endReply = (reply) => (reply.abortByUser?.() === false ? undefined : "reply");
 
-// Only the embedded run: for subagents, and for what outlives the end of its reply.
-export async function endRun(session, sessionId) {
+// Only the embedded run: for subagents, and for what outlives the end of its reply. `spare` the reply where a message
+// waits for it: up to 2026.7 the host aborts it too, in the same moment, and that would take the message along.
+export async function endRun(session, sessionId, spare = false) {
   await probed;
-  const live = harness?.resolveActiveEmbeddedRunSessionId?.(session) ?? sessionId;
-  return live && harness?.abortAgentHarnessRun?.(live) ? "run" : undefined;
+  const live = idOf(session, sessionId);
+  const reply = spare ? replyOf(session) : undefined;
+  const { abortByUser } = reply ?? {};
+  if (abortByUser) reply.abortByUser = () => false;
+  try {
+    return live && (harness?.abortAgentHarnessRun ?? abortAtWork)(live) ? "run" : undefined;
+  } finally {
+    if (abortByUser) reply.abortByUser = abortByUser;
+  }
+}
+
+// Up to 2026.7 the host drops a message that has waited for a reply, unless that was completed: for who waited it is.
+export function overFor(reply) {
+  if (reply?.result && reply.result.kind !== "completed") Object.defineProperty(reply, "result", { value: { kind: "completed" }, configurable: true });
 }
 
 // The same, and what it holds is taken away: a run that hangs in somebody's hook.
 export async function drainRun(session, sessionId) {
-  const live = harness?.resolveActiveEmbeddedRunSessionId?.(session) ?? sessionId;
+  const live = idOf(session, sessionId);
   const done = await harness?.abortAndDrainAgentHarnessRun?.({ sessionId: live, sessionKey: session, settleMs: SETTLE_MS, reason: "clawstop", forceClear: true });
   return done?.aborted || done?.drained || done?.forceCleared ? "drain" : undefined;
 }
 
 // From outside, as an operator would.
 export async function abortOverRpc(api, session) {
-  const answer = await rpc(api, "sessions.abort", { key: session, clearQueued: true }).catch(() => undefined);
+  const abort = (more) => rpc(api, "sessions.abort", { key: session, ...more });
+  const answer = await abort({ clearQueued: true }).catch(() => abort()).catch(() => undefined); // 2026.7 knows no queue there
   return answer ? "rpc" : undefined;
 }
 
 // Asked of the gateway over its own socket, with its own secrets: it lets a plugin do no more in process.
 export async function rpc(api, method, params) {
   const runtime = await gateway;
-  if (!runtime?.callGatewayFromCli) throw new Error("this host has no callGatewayFromCli");
-  const options = { config: api.runtime.config.current(), json: true, timeout: String(RPC_MS) };
+  if (!runtime?.callGatewayFromCli) return dial(api, runtime?.GatewayClient, method, params);
+  const options = { config: configOf(api), json: true, timeout: String(RPC_MS) };
   return runtime.callGatewayFromCli(method, options, params, { clientName: "gateway-client", mode: "backend", progress: false, deviceIdentity: null, scopes: SCOPES });
 }
 
+// The same in older releases: a connection of its own for each call, as a device that the host pairs on this machine.
+async function dial(api, Client, method, params) {
+  if (!Client) throw new Error("this release lets nobody ask its gateway");
+  const { port, auth, tls } = configOf(api)?.gateway ?? {};
+  const address = `127.0.0.1:${dialled ?? port ?? 18789}`;
+  let client;
+  try {
+    await new Promise((resolve, reject) => {
+      const late = () => reject(new Error(`the gateway does not answer at ${address}`));
+      setTimeout(late, RPC_MS).unref();
+      client = new Client({
+        url: `${tls?.enabled ? "wss" : "ws"}://${address}`,
+        token: process.env.OPENCLAW_GATEWAY_TOKEN ?? auth?.token,
+        password: process.env.OPENCLAW_GATEWAY_PASSWORD ?? auth?.password,
+        clientName: "gateway-client",
+        mode: "backend",
+        role: "operator",
+        scopes: SCOPES,
+        onHelloOk: resolve,
+        onConnectError: reject,
+        onClose: late,
+      });
+      client.start();
+    });
+    return await client.request(method, params ?? {});
+  } finally {
+    client?.stop();
+  }
+}
+
+let dialled; // the port that this gateway listens on, whatever its config says
+export const listensOn = (port) => (dialled = port ?? dialled);
+
+export const isPage = ({ channel }) => !channel || channel === "webchat";
+
 // One line to the person, past any run: into the chat it came from, or onto the page.
 export async function say(api, { session, channel, to, account, thread }, text) {
-  if (!channel || channel === "webchat") return rpc(api, "chat.inject", { sessionKey: session, message: text });
+  if (isPage({ channel })) return rpc(api, "chat.inject", { sessionKey: session, message: text });
   const adapter = await api.runtime.channel.outbound.loadAdapter(channel);
-  return adapter.sendText({ cfg: api.runtime.config.current(), to, text, accountId: account, threadId: thread });
+  return adapter.sendText({ cfg: configOf(api), to, text, accountId: account, threadId: thread });
 }
 
 // How a session takes messages that come while a run is at work, where its person has chosen (`/queue`).
 export function queueMode(api, session) {
   const mode = entryOf(api, session)?.queueMode;
   return mode === onces.get(session)?.mode ? undefined : mode;
-}
-
-// What the host keeps about a session: null when it is new, undefined when it cannot be asked.
-export function entryOf(api, session) {
-  try {
-    return api.runtime.agent.session.getSessionEntry({ agentId: agentOf(session), sessionKey: session }) ?? null;
-  } catch {
-    return undefined;
-  }
 }
 
 // Those of these sessions that the host means to go on with by itself after a restart, and has not given up on.
@@ -100,10 +168,15 @@ export function resume(api, { session, run, message, route }) {
   return rpc(api, "agent", { agentId: agentOf(session), sessionKey: session, message, idempotencyKey: run, deliver: Boolean(there), ...told });
 }
 
+// The session that was last answered there.
+export function talkedTo(api, agents, { channel, to }) {
+  const there = entriesOf(api, agents).filter(({ entry }) => entry?.lastChannel === channel && entry.lastTo === to);
+  return there.sort((a, b) => (b.entry.updatedAt ?? 0) - (a.entry.updatedAt ?? 0))[0]?.sessionKey;
+}
+
 // What people call their conversations, by session.
 export function labels(api, agents) {
-  const list = api.runtime?.agent?.session?.listSessionEntries;
-  const found = list ? agents.flatMap((agentId) => list({ agentId, readOnly: true })) : [];
+  const found = entriesOf(api, agents);
   return Object.fromEntries(found.filter(({ entry }) => entry?.label).map(({ sessionKey, entry }) => [sessionKey, String(entry.label).slice(0, LABEL)]));
 }
 
@@ -140,16 +213,17 @@ export async function undoQueued(api, folder) {
 
 // Only from what we have chosen ourselves: the person may have said something else meanwhile.
 async function choose(api, session, mode, from) {
-  const update = () => (entryOf(api, session)?.queueMode === from ? { queueMode: mode } : {});
-  await api.runtime.agent.session.patchSessionEntry({ agentId: agentOf(session), sessionKey: session, update });
+  await patch(api, session, () => (entryOf(api, session)?.queueMode === from ? { queueMode: mode } : {}));
 }
 
 // How the host tells that somebody with the right to do so said stop on a channel, idle or busy. Gives a function
 // that stops the watching, or undefined where a host cannot tell.
 export async function watchChannelStops(api, stopped) {
-  const diagnostics = await diagnostic;
-  if (api.runtime?.config?.current?.()?.diagnostics?.enabled === false) return undefined; // the person turned them off
-  return diagnostics?.onDiagnosticEvent?.((event) => {
+  const { isDiagnosticsEnabled } = (await diagnostic) ?? {};
+  const on = isDiagnosticsEnabled?.(configOf(api)) ?? configOf(api)?.diagnostics?.enabled !== false;
+  const onDiagnosticEvent = (await diagnostic)?.onDiagnosticEvent ?? (await telemetry)?.onDiagnosticEvent;
+  if (!on) return undefined; // the person turned them off, or up to 2026.4 has not turned them on
+  return onDiagnosticEvent?.((event) => {
     if (event.type === "message.processed" && event.reason === "fast_abort") stopped(event.sessionKey, event.messageId);
   });
 }

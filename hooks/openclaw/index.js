@@ -5,6 +5,8 @@
 import path from "node:path";
 import os from "node:os";
 import { Bridge } from "./bridge.js";
+import { listensOn } from "./host.js";
+import { configOf } from "./sdk.js";
 import { restoreShell } from "./shell.js";
 
 const VERSION = "0.1.0";
@@ -66,7 +68,7 @@ export default {
     const begun = performance.now();
     const stateDir = api.runtime?.state?.resolveStateDir?.(process.env) ?? process.env.OPENCLAW_STATE_DIR ?? path.join(os.homedir(), ".openclaw");
     restoreShell(path.join(stateDir, "clawstop", "shell"));
-    const current = () => api.runtime?.config?.current?.() ?? api.config;
+    const current = () => configOf(api);
     adopt({
       folder: path.join(stateDir, "clawstop"),
       log: api.logger,
@@ -84,70 +86,90 @@ export default {
     api.on("gateway_start", async (event, ctx) => {
       delete process.env.CLAWSTOP_COOKIE; // a gateway that a run has started is nobody's, and so is what it starts
       bridge().cron = ctx?.getCron;
+      listensOn(event?.port ?? ctx?.port);
       await bridge().spent.time("start", "", () => bridge().start());
       bridge().spent.close("start", "");
     });
     api.on("gateway_stop", () => bridge().stop());
 
-    on("message_received", "turn", sessionOf, (event, ctx) =>
-      bridge().chat.heard(sessionOf(event, ctx), {
-        id: event.messageId ?? ctx.messageId,
-        text: event.content,
-        sender: event.senderId ?? ctx.senderId,
-        route: { channel: ctx.channelId, to: event.metadata?.to ?? ctx.conversationId, account: ctx.accountId, thread: event.metadata?.threadId },
-      }),
-    );
+    const heard = (session, { messageId, content, senderId, metadata, channelId, conversationId, accountId, timestamp }) =>
+      bridge().chat.heard(session, {
+        id: messageId,
+        text: content,
+        sender: senderId ?? metadata?.senderId,
+        said: timestamp,
+        // A command of a channel's menu may go to a place of its own.
+        route: { channel: channelId, to: [metadata?.originatingTo, metadata?.to, conversationId].find((to) => to && !/^slash:/.test(to)), account: accountId, thread: metadata?.threadId },
+      });
+    let named = false; // up to 2026.4.24 only an internal hook tells in which session
+    on("message_received", "turn", sessionOf, (event, ctx) => {
+      named ||= Boolean(sessionOf(event, ctx));
+      heard(sessionOf(event, ctx), { ...ctx, ...event });
+    });
+    api.registerHook?.("message:received", ({ sessionKey, context }) => (named ? undefined : heard(sessionKey, context)), { name: "clawstop-heard", description: "Hears a stop on a channel." });
     on("reply_dispatch", "turn", sessionOf, (event, ctx) => bridge().chat.dispatched(event, ctx), FIRST);
     for (const [name, description] of Object.entries(COMMANDS)) {
       const handler = async (ctx) => ({ text: (await bridge().chat.menu([`/${name}`, ctx.args].filter(Boolean).join(" "), orderer(ctx))) || description });
       api.registerCommand?.({ name, description, acceptsArgs: true, handler });
     }
+    api.on("before_message_write", (event, ctx) => (bridge().keepsOut(ctx?.sessionKey ?? event?.sessionKey, event?.message) ? { block: true } : undefined));
     api.on("before_reset", (event, ctx) => bridge().chat.reset(ctx?.sessionKey, event?.reason));
 
     // A run that may not be is answered with silence, before it reaches the model. The host fails open here.
     on("before_agent_reply", "turn", sessionOf, async (event, ctx) => {
       try {
         void bridge().start();
-        const refusal = await bridge().admit(ctx.runId, ctx.sessionKey, { sessionId: ctx.sessionId, trigger: ctx.trigger, jobId: ctx.jobId, prompt: event.cleanedBody });
-        if (refusal) bridge().runEnded(ctx.runId); // the host says nothing more of it
+        const refusal = await bridge().turn(ctx.runId, ctx.sessionKey, { sessionId: ctx.sessionId, trigger: ctx.trigger, jobId: ctx.jobId, prompt: event.cleanedBody });
         return refusal ? { handled: true } : undefined;
       } catch {
         return { handled: true };
       }
     }, FIRST);
 
+    // The first that names a run, and its session, where before_agent_reply does not, or there is none. The host waits for
+    // it: what may not be is known then, and ended before it has asked the model.
+    api.on("before_model_resolve", async (event, ctx = {}) => {
+      const { run, session } = bridge().place(ctx.runId, ctx.sessionKey);
+      await bridge().admit(run, session, { sessionId: ctx.sessionId, trigger: ctx.trigger, prompt: event?.prompt })?.catch(() => undefined);
+    });
+    api.on("model_call_started", (event, ctx = {}) => void bridge().place(event?.runId ?? ctx.runId, sessionOf(event ?? {}, ctx)));
+
     api.runtime?.events?.onAgentEvent?.((event) => {
       if (event.stream !== "lifecycle") return;
       const { phase, aborted, stopReason, executionSettled } = event.data ?? {};
+      const { run, session } = bridge().place(event.runId, event.sessionKey);
       if (phase === "start") {
         void bridge().start();
-        void bridge().started(event.runId, event.sessionKey, event.sessionId);
+        void bridge().started(run, session, event.sessionId);
       }
       // A stop (typed: "stop", a page's button or RPC: "rpc") is told at once; the run is over when it has settled.
-      if (phase === "end" && aborted === true && STOPPED.has(stopReason)) bridge().runStopped(event.runId, event.sessionKey);
-      const finished = phase === "end" && aborted !== true;
-      if (finished || phase === "error" || (phase === "end" && executionSettled)) bridge().runEnded(event.runId, finished);
+      if (phase === "end" && aborted === true && STOPPED.has(stopReason)) bridge().runStopped(run, session);
+      if (phase === "end" && aborted === undefined) void bridge().runGone(run);
+      else if (phase === "error" || (phase === "end" && aborted === false)) bridge().runEnded(run, phase === "end");
+      else if (phase === "end") void bridge().runAborted(run, executionSettled);
     });
+    api.on("agent_end", (event, ctx = {}) => bridge().runResult(bridge().place(ctx.runId, ctx.sessionKey).run, event?.success));
 
     on("before_tool_call", "tool", callOf, async (event, ctx) => {
       void bridge().start();
-      const refusal = await bridge().gate({ id: callOf(event, ctx), run: event.runId ?? ctx.runId, session: ctx.sessionKey, tool: event.toolName, params: event.params, signal: ctx.abortSignal });
-      return refusal ? { block: true, blockReason: refusal } : undefined;
+      const refusal = await bridge().gate({ id: callOf(event, ctx), ...bridge().place(event.runId ?? ctx.runId, ctx.sessionKey), key: ctx.sessionKey, tool: event.toolName, params: event.params, signal: ctx.abortSignal });
+      if (refusal) return { block: true, blockReason: refusal };
+      const params = await bridge().execParams(event, bridge().place(undefined, ctx.sessionKey).session);
+      return params ? { params } : undefined;
     }, { ...LAST, timeoutMs: FROZEN_MS });
     on("after_tool_call", "tool", callOf, (event, ctx) => {
-      bridge().toolEnded({ id: callOf(event, ctx), run: event.runId ?? ctx.runId, session: ctx.sessionKey, tool: event.toolName, params: event.params, result: event.result, error: event.error });
+      bridge().toolEnded({ id: callOf(event, ctx), ...bridge().place(event.runId ?? ctx.runId, ctx.sessionKey), tool: event.toolName, params: event.params, result: event.result, error: event.error });
       queueMicrotask(() => bridge().spent.close("tool", callOf(event, ctx)));
     });
 
     api.on("resolve_exec_env", async (event) => {
       void bridge().start();
-      return bridge().execEnv(event.sessionKey, event.host);
+      return bridge().execEnv(bridge().place(undefined, event.sessionKey).session, event.host);
     });
 
     // What a dead run still wants to say goes nowhere; what the host says of a stop by itself becomes our line.
     api.on("reply_payload_sending", async (event, ctx = {}) => {
-      const run = event.runId ?? ctx.runId;
-      const session = sessionOf(event, ctx);
+      const { run, session } = bridge().place(event.runId ?? ctx.runId, sessionOf(event, ctx));
       const emit = () => bridge().fence.emit({ run, session, kind: event.kind ?? "final", text: event.payload?.text });
       const reason = await bridge().spent.time("turn", session, emit);
       if (reason) return { cancel: true, reason };
@@ -170,7 +192,7 @@ export default {
     api.on("before_compaction", (event, ctx) => bridge().takeover.compacts(ctx?.sessionKey, true));
     api.on("after_compaction", (event, ctx) => bridge().takeover.compacts(ctx?.sessionKey, false));
 
-    api.on("subagent_spawned", (event, ctx) => bridge().childSpawned({ child: event.childSessionKey ?? ctx?.childSessionKey, parent: ctx?.requesterSessionKey }));
+    api.on("subagent_spawned", (event, ctx) => bridge().childSpawned({ child: event.childSessionKey ?? ctx?.childSessionKey, parent: bridge().place(undefined, ctx?.requesterSessionKey).session }));
     bridge().spent.add("start", "", performance.now() - begun);
   },
 };

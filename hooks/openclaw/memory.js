@@ -1,10 +1,13 @@
 // Conversations in the host's own database: reading the active branch, and moving the host's pointer to its newest
 // entry. Nothing is ever removed; what a pointer was moved away from stays as a branch.
 import fs from "node:fs";
+import path from "node:path";
 import { agentOf } from "./mirror.js";
+import { configOf, probe } from "./sdk.js";
+import { entryOf, patch } from "./sessions.js";
 
-const agentSessions = import("openclaw/plugin-sdk/agent-sessions").catch(() => undefined); // see host.js
-const transcripts = import("openclaw/plugin-sdk/session-transcript-runtime").catch(() => undefined);
+const agentSessions = probe("agent-sessions");
+const transcripts = probe("session-transcript-runtime");
 const AGAIN_MS = [1000, 2000, 4000, 8000]; // before an open page is told once more: who reads too early gets an error
 const REBUILD_MS = 12000; // how long the host may take to sort a conversation anew after a move; 0.1 to 7 s were seen
 const LOOK_MS = 100;
@@ -14,17 +17,21 @@ const PAGE = 1000; // entries told at once,
 const PAGE_BYTES = 2 ** 18; // and characters: the engine takes a megabyte in one line
 const SHOWN = 80; // characters of a text that the engine is told
 
-export const canMove = async () => Boolean((await agentSessions)?.SessionManager?.open);
+// Who changes conversations: the "host", through us, or the engine by itself where they are "files". False where they are in
+// the host's database, and it lets nobody at them.
+export async function keeper(stateDir, agents) {
+  if ((await agentSessions)?.SessionManager?.prototype?.appendLeafControl) return "host";
+  return agents.some((id) => fs.existsSync(path.join(stateDir, "agents", id, "agent", "openclaw-agent.sqlite"))) ? false : "files";
+}
 
 // The newest entries, at most so many. `whole` when that is all there is.
 async function open(api, session, most = Infinity) {
   const manager = (await agentSessions)?.SessionManager;
   if (!manager?.open) throw new Error("this release has no SessionManager.open");
   const agentId = agentOf(session);
-  const { getSessionEntry, resolveStorePath } = api.runtime.agent.session;
-  const entry = getSessionEntry({ agentId, sessionKey: session });
+  const entry = entryOf(api, session);
   if (!entry?.sessionId) return undefined;
-  const storePath = resolveStorePath(api.runtime.config.current().session?.store, { agentId });
+  const storePath = api.runtime.agent.session.resolveStorePath(configOf(api).session?.store, { agentId });
   const target = { agentId, sessionKey: session, sessionId: entry.sessionId, storePath };
   const few = most < Infinity && manager.openBounded;
   const opened = await settled(() => (few ? manager.openBounded(target, { maxBytes: WINDOW_BYTES, maxEvents: most }) : manager.open(target)));
@@ -85,7 +92,7 @@ export async function move(api, log, busy, { session, from, to }) {
   if (!sinceReset(found, to)) throw new Error(`${session} was begun anew since; the entries are in the backup`);
   found.manager.appendLeafControl({ targetId: to, appendParentId: to });
   try {
-    await patch(api, session, { updatedAt: Date.now(), abortedLastRun: false }); // else the host begins it anew
+    await patch(api, session, () => ({ updatedAt: Date.now(), abortedLastRun: false })); // else the host begins it anew
     await lookAgain(api, found.target);
   } catch (error) {
     log.warn(`clawstop: ${session} was moved, but: ${error.message}`);
@@ -117,12 +124,9 @@ async function lookAgain(api, target) {
 
 // The host would tell the agent of an abort.
 export async function forget(api, { session }) {
-  const entry = api.runtime.agent.session.getSessionEntry({ agentId: agentOf(session), sessionKey: session });
-  if (entry?.abortedLastRun) await patch(api, session, { abortedLastRun: false });
+  if (entryOf(api, session)?.abortedLastRun) await patch(api, session, () => ({ abortedLastRun: false }));
   return {};
 }
-
-const patch = (api, session, values) => api.runtime.agent.session.patchSessionEntry({ agentId: agentOf(session), sessionKey: session, update: () => values });
 
 // What the engine needs to find a task.
 function slim({ type, id, parentId, timestamp, message }) {

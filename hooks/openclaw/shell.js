@@ -3,9 +3,12 @@
 import fs from "node:fs";
 import os from "node:os";
 import path from "node:path";
-import { spawnSync } from "node:child_process";
+import { execFile, spawnSync } from "node:child_process";
+import { promisify } from "node:util";
+import { probe } from "./sdk.js";
 
-const loginPath = import("openclaw/plugin-sdk/node-host").catch(() => undefined); // see host.js
+const nodeHost = probe("node-host");
+const LOGIN_MS = 5000; // a login shell that takes longer is asked by nobody
 const NO_SHELLS = new Set(["false", "nologin"]);
 const PERSON = "person.json"; // what SHELL was: a gateway that restarts itself inherits ours
 const NAME_BYTES = 255; // of a folder
@@ -13,14 +16,14 @@ const quote = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
 // One that finds its cage taken away comes too late: its run was stopped. Where it merely cannot join, it goes on: it has
 // its cookie.
-const text = (person, shell) => `#!/bin/sh
+const text = (person, shell, login) => `#!/bin/sh
 # Made by clawstop: join the cgroup of this run, then be the shell that OpenClaw meant.
 if [ -n "\${CLAWSTOP_CAGE-}" ]; then
   { echo 0 > "$CLAWSTOP_CAGE/cgroup.procs"; } 2>/dev/null || [ -d "$CLAWSTOP_CAGE" ] || { echo "clawstop: this run was stopped" >&2; exit 125; }
   unset CLAWSTOP_CAGE
 fi
 [ -z "\${SHELL+set}" ] || ${person ? `SHELL=${quote(person)}` : "unset SHELL"}
-[ "$*" != -l ] || exec ${quote(person || "/bin/bash")} -l
+${login ? `PATH=${quote(login)}"\${PATH:+:$PATH}"\n` : ""}[ "$*" != -l ] || exec ${quote(person || "/bin/bash")} -l
 exec ${quote(shell)} "$@"
 `;
 
@@ -47,12 +50,28 @@ export async function useShell(folder) {
   fs.mkdirSync(folder, { recursive: true, mode: 0o700 });
   put(path.join(folder, PERSON), JSON.stringify({ shell: person }), 0o600);
   const ours = path.join(folder, path.basename(shell));
-  put(ours, text(person, shell), 0o700);
+  put(ours, text(person, shell, await loginPath(person)), 0o700);
   if (spawnSync(ours, ["-c", "exit 42"], { stdio: "ignore", timeout: 5000 }).status !== 42) return false; // noexec, SELinux
-  // The host asks the login shell for its PATH once, and believes only what is in /etc/shells: so it asks before.
-  (await loginPath)?.resolveNodeHostExecutable?.("clawstop-no-such-command", { strategy: "fallback" });
   process.env.SHELL = ours;
   return true;
+}
+
+// The host asks the login shell for its PATH once, and believes only what is in /etc/shells: so it asks before it sees
+// ours. Where it cannot be made to, we ask, and our shell says it. Undefined where nothing has to be said.
+async function loginPath(person) {
+  const ask = (await nodeHost)?.resolveNodeHostExecutable;
+  if (ask) return void ask("clawstop-no-such-command", { strategy: "fallback" });
+  if (!person || !shells().includes(person)) return undefined;
+  const { stdout } = await promisify(execFile)(person, ["-l", "-c", "env -0"], { timeout: LOGIN_MS }).catch(() => ({ stdout: "" }));
+  return stdout.split("\0").find((one) => one.startsWith("PATH="))?.slice("PATH=".length) || undefined;
+}
+
+function shells() {
+  try {
+    return fs.readFileSync("/etc/shells", "utf8").split("\n").map((line) => line.trim());
+  } catch {
+    return [];
+  }
 }
 
 // The cage of a cookie, made if need be; undefined where that cannot be.

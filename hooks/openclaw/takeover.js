@@ -2,11 +2,17 @@
 // goes on its way. It waits in the host's own hook meanwhile, so nothing of it is copied or sent again: pictures,
 // quotes and the sender come along. Of quick messages each takes over from the one before; that one stays in the
 // conversation, so the model reads them together.
+import { saysWhenOver } from "./host.js";
+
 const BEGUN_MS = 15000; // how long an earlier message may take to become a run; ending it before that may lose it
 const IDLE_MS = 300; // the host is silent between two replies; longer: nobody is about to begin
-const OVER_MS = 6000; // how long the old run may take to end; the ladder needs 3
+const OVER_MS = 8000; // how long the old run may take to end; the ladder needs 6
 const FORGET_MS = 5000; // and its task, where the person wants it forgotten
+const YOUNG_MS = 500; // aborted 30-60 ms after its start a run of 2026.7 hung; after this it ended, 4 of 4
 const LOOK_MS = 5;
+// This release writes a channel's message down before it hands it over, and then fails it when the old run's last words come
+// behind it. Only its own way of interrupting knows. Nothing but its number tells.
+const WRITES_FIRST = /^2026\.8\./;
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 async function until(isSo, ms) {
@@ -37,8 +43,11 @@ export class Takeover {
   // Resolves when the message may go on; "queued" when it has to wait in the host, and the person should know.
   async before(message) {
     if (this.#owns(message)) return undefined; // nothing ran when it came in, and nothing begins before it
+    const reply = this.#bridge.replyOf(message.session);
     try {
-      return await this.#take(message);
+      const went = await this.#take(message, reply);
+      this.#bridge.overFor(reply);
+      return went;
     } catch (error) {
       this.#bridge.log.error(`clawstop: ${message.session}: the new message did not take over: ${error.message}`);
       return "queued"; // as the host does it
@@ -54,8 +63,13 @@ export class Takeover {
     return Boolean(reply) && this.#owners.get(reply) === id;
   }
 
+  // Whether a run is so far that it can be ended. Up to 2026.7 one that is aborted in the moment of its start hangs.
+  #isSettled({ live }) {
+    return Boolean(live) && (saysWhenOver() || Date.now() - live > YOUNG_MS);
+  }
+
   // Messages of a session come one after the other: each waits until those before it are runs.
-  async #take(message) {
+  async #take(message, met) {
     const { session } = message;
     const { chat, engine, settings } = this.#bridge;
     let quiet = Date.now();
@@ -63,19 +77,21 @@ export class Takeover {
       if (this.#bridge.replyOf(session) || this.#runs(session).length) quiet = Date.now();
       return Date.now() - quiet > IDLE_MS;
     };
-    const begun = () => idle() || (!chat.before(session, message.id).length && this.#rivals(session).every(([, run]) => run.live));
+    const begun = () => idle() || (!chat.before(session, message.id).length && this.#rivals(session).every(([, run]) => this.#isSettled(run)));
     if (!(await until(() => begun() || this.#compacting.has(session), BEGUN_MS))) return this.#queue(message);
     const rivals = this.#rivals(session);
-    if (begun() && !rivals.length) return (await this.#over(this.#runs(session))) ? undefined : this.#queue(message); // a stop ends them
+    if (begun() && !rivals.length) return (await this.#over(this.#runs(session), session, met)) ? undefined : this.#queue(message); // a stop ends them
     const theirs = [...rivals.map(([, run]) => run), ...chat.before(session, message.id)];
     if (theirs.some((one) => this.#belongs(one, message))) return this.#wait(message);
     if (!engine.connected) return this.#queue(message);
-    if (!begun() || (message.previews && !settings?.rollback?.takeover)) return this.#leaveToHost(message);
+    const written = !message.page && WRITES_FIRST.test(this.#bridge.version);
+    if (!begun() || written || (message.previews && !settings?.rollback?.takeover)) return this.#leaveToHost(message);
     const reply = this.#bridge.replyOf(session);
     this.#held.add(session);
     try {
       const done = this.#bridge.supersede(message);
-      const over = (await this.#over(rivals)) && (await until(() => !reply || this.#bridge.replyOf(session) !== reply, OVER_MS));
+      const over = await this.#over(rivals, session, reply);
+      this.#bridge.overFor(reply);
       if (!over) return engine.connected ? this.#wait(message) : this.#queue(message); // the engine says so itself
       if (settings?.rollback?.takeover) await Promise.race([done, sleep(FORGET_MS)]);
       return undefined;
@@ -84,7 +100,21 @@ export class Takeover {
     }
   }
 
-  #over = (runs) => until(() => !runs.some(([id]) => this.#bridge.runs.has(id)), OVER_MS);
+  // The conversation is begun anew, and what runs there is stopped: until it is over.
+  async clear(session) {
+    this.#held.add(session);
+    try {
+      await this.#over(this.#runs(session), session, this.#bridge.replyOf(session));
+    } finally {
+      this.#held.delete(session);
+    }
+  }
+
+  // Whether these runs came to their end in time, and so did their reply.
+  async #over(runs, session, reply) {
+    const ended = await until(() => !runs.some(([id]) => this.#bridge.runs.has(id)), OVER_MS);
+    return ended && until(() => !reply || this.#bridge.replyOf(session) !== reply, OVER_MS);
+  }
 
   // Whether a task is somebody else's: in a group anybody's, in direct chats that share a session another person's on a
   // channel; an operator's at a page for who is on no list.
@@ -94,10 +124,11 @@ export class Takeover {
   }
 
   // While it compacts a conversation there is no run yet that we could end, and that may take long: the host can end
-  // it. And only the host takes a live preview away.
+  // it. Only the host takes a live preview away, too.
   async #leaveToHost(message) {
     if (!(await this.#bridge.queueOnce(message.session, "interrupt"))) return this.#queue(message);
     this.#bridge.chat.forgetBefore(message.session, message.id);
+    this.#bridge.hostEnds(message.session);
     void this.#bridge.supersede(message);
     return undefined;
   }

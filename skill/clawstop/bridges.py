@@ -48,6 +48,19 @@ REDUCED = {
     "harness_abort": "a subagent's run cannot be ended, only gated; update OpenClaw",
 }
 
+# What an older release cannot, whatever is set: docs/hosts.md has the whole table.
+LIMITS = {
+    "channel_hooks": (
+        "on Telegram only OpenClaw's own stop words get through while a run is at work, new "
+        "messages wait, and its own line about a stop stands beside ours"
+    ),
+    "live_settings": "new settings hold after the gateway's next start",
+    "host_transcripts": (
+        "live previews on Telegram stay on, so up to two edits may still come after a stop; our "
+        "lines on a page are gone when it is loaded again"
+    ),
+}
+
 
 @dataclass(eq=False)
 class Bridge:
@@ -74,6 +87,11 @@ class Bridge:
         """What this gateway's release or settings keep us from doing, and how to change that."""
         lacks = self.capabilities
         return [lost for ability, lost in REDUCED.items() if lacks.get(ability) is False]
+
+    def limits(self) -> list[str]:
+        """What this gateway's release cannot at all."""
+        lacks = self.capabilities
+        return [limit for ability, limit in LIMITS.items() if lacks.get(ability) is False]
 
     async def spent(self) -> dict[str, Any]:
         """How long its host waits for our hooks; nothing from a bridge that does not say."""
@@ -273,7 +291,7 @@ class Bridges:
         """Read or move a conversation that only its gateway may touch."""
         if not self._connected:
             await self.wait()
-        able = [bridge for bridge in self if bridge.capabilities.get("memory")]
+        able = [bridge for bridge in self if bridge.capabilities.get("memory") in (True, "host")]
         if self._connected and not able:
             raise TranscriptError("the gateway's plugin cannot; restart it, or update OpenClaw")
         for bridge in able:

@@ -191,7 +191,7 @@ class Commands:
             "folder": str(engine.paths.root),
             "gateways": [
                 {"host": b.host, "version": b.version, "pid": b.pid, **b.capabilities}
-                | {"hook_ms": await b.spent(), "reduced": b.reduced()}
+                | {"hook_ms": await b.spent(), "reduced": b.reduced(), "limits": b.limits()}
                 for b in self._bridges
             ],
             "agents": engine.roster.ids,

@@ -211,6 +211,8 @@ class Engine:
         self.cooperation.renew()
         self.recovery.tick()
         self._stop_overdue()
+        if self.stops.is_due():
+            self._start(self.resume())
         idle = self._watching is None or self._watching.done()
         if idle and self._watch.due and list(self.bridges):
             self._watching = asyncio.create_task(self._look())

@@ -9,6 +9,7 @@
     |-- TranscriptError      an agent's memory cannot be read or changed               exit 1
     |   |-- GoneOn           it is not what it was any more                            exit 1
     |   `-- NotNow           only its gateway can, and that is not there               exit 1
+    |       `-- Held         somebody else is writing to it                            exit 1
     |-- StoreError           the state database cannot be read or written              exit 1
     `-- SettingsError        a setting has an unknown name or a wrong type             exit 2
 
@@ -64,6 +65,10 @@ class NotNow(TranscriptError):
     code = "not_now"
 
 
+class Held(NotNow):
+    code = "held"
+
+
 class StoreError(ClawstopError):
     code = "store"
 
@@ -85,6 +90,7 @@ BY_CODE: dict[str, type[ClawstopError]] = {
         TranscriptError,
         GoneOn,
         NotNow,
+        Held,
         StoreError,
         SettingsError,
     )

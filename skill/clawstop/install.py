@@ -33,8 +33,11 @@ from .starter import MARK, engine_command, is_ours, launcher, own_command
 ENTRY = "plugins.entries.clawstop"
 FENCE = f"{ENTRY}.config.fence"
 PERMISSION = f"{ENTRY}.hooks.allowConversationAccess"
+SCANNED, UNSAFE = "dangerous code patterns", "--dangerously-force-unsafe-install"  # 2026.4
+DIAGNOSTICS = "diagnostics.enabled"
 PATHS, ALLOWED = "plugins.load.paths", "plugins.allow"
 MANIFEST = "openclaw.plugin.json"
+INSTALLED = "installed"  # what files were right after the host had put us in
 LAST = "last"  # what files were when we left
 FOR = "# for "
 KNOWN = ("plugins", "entries", "*", "hooks", "allowConversationAccess")
@@ -92,10 +95,13 @@ def _link(
     enabled = config.entry().get("enabled") is True
     permitted = config.entry("hooks").get("allowConversationAccess") is True
     may_permit = permitted or openclaw.knows(*KNOWN)
-    if linked and alone and enabled and permitted >= may_permit and not fence:
+    # Releases that know no such permission tell of a stop on a channel only with diagnostics on.
+    deaf = not may_permit and _diagnostics(config.raw) is None
+    if linked and alone and enabled and permitted >= may_permit and not (fence or deaf):
         yield "the plugin is linked and enabled already"
         return
-    if not (ours or enabled):
+    first = not (ours or enabled)
+    if first:
         yield from _keep(paths, config, dry_run)
     run = partial(_run, openclaw, dry_run)
     if not alone:
@@ -103,15 +109,33 @@ def _link(
     if not linked:
         new = openclaw.takes("plugins install", "--accept-capabilities")
         more = ["--force", "--accept-capabilities"] if new else []
-        yield from run("plugins", "install", "--link", plugin, *more)
+        try:
+            yield from run("plugins", "install", "--link", plugin, *more)
+        except ClawstopError as error:
+            scanned = SCANNED in str(error) and openclaw.takes("plugins install", UNSAFE)
+            if not scanned:
+                raise
+            yield "OpenClaw has seen that the plugin starts a process; so it does: our engine"
+            yield from run("plugins", "install", "--link", plugin, UNSAFE)
     # Linking may have enabled it, in releases that would refuse to where plugins are an include.
     now = config if dry_run else agents.read(paths)
     if now.entry().get("enabled") is not True:
         yield from run("plugins", "enable", "clawstop")
     if not permitted and may_permit:
         yield from run("config", "set", PERMISSION, "true")
+    if deaf:
+        yield from run("config", "set", DIAGNOSTICS, "true")
     if fence:
         yield from run("config", "set", FENCE, fence)
+    if first and not dry_run:
+        for file in filter(Path.is_file, config.files):
+            agentsmd.back_up(paths.root / INSTALLED, file, file.read_bytes())
+
+
+def _diagnostics(config: Any) -> Any:
+    """What is said about them, if anything."""
+    part = config.get("diagnostics") if isinstance(config, dict) else None
+    return part.get("enabled") if isinstance(part, dict) else None
 
 
 def _run(openclaw: OpenClaw, dry_run: bool, *step: str) -> Iterator[str]:
@@ -216,8 +240,8 @@ def uninstall(
     if theirs or paths.command.exists():  # also after the host's own uninstall
         back = yield from _put_config_back(paths, config, dry_run)
     # Where a file was put back, an entry in it is older than we are, and the person's.
-    if theirs and not back and not dry_run and agents.read(paths).entry():
-        yield from _run(OpenClaw(paths, binary), dry_run, "config", "unset", ENTRY)
+    if theirs and not back and not dry_run:
+        yield from _unset(paths, OpenClaw(paths, binary))
     if paths.command.exists():
         yield f"remove {paths.command}"
         if not dry_run:
@@ -267,7 +291,10 @@ def _put_config_back(paths: Paths, config: Config, dry_run: bool) -> Generator[s
         if not there or not file.is_file():
             continue
         kept, now = there[-1], file.read_bytes()
-        if _without_ours(agents.parse(file)) != _without_ours(agents.parse(kept)):
+        # Some releases write defaults of their own beside us: those are not the person's.
+        same = [kept, *agentsmd.copies(paths.root / INSTALLED, file)[-1:]]
+        theirs = _without_ours(agents.parse(file))
+        if theirs not in [_without_ours(agents.parse(one)) for one in same]:
             yield f"leave {file}: more than ours has changed in it; as it was before us: {kept}"
             continue
         yield f"put {file} back as it was; as it is now is kept in {paths.root / LAST}"
@@ -277,6 +304,17 @@ def _put_config_back(paths: Paths, config: Config, dry_run: bool) -> Generator[s
             kept.unlink()
         back = True
     return back
+
+
+def _unset(paths: Paths, openclaw: OpenClaw) -> Iterator[str]:
+    """What the host's own uninstall leaves of us."""
+    config = agents.read(paths)
+    kept = agentsmd.copies(paths.root / agentsmd.BACKUPS, config.files[0])[-1:]
+    if config.entry():
+        yield from _run(openclaw, False, "config", "unset", ENTRY)
+    before = [_diagnostics(agents.parse(one)) for one in kept]
+    if before == [None] and _diagnostics(config.raw) is True:
+        yield from _run(openclaw, False, "config", "unset", DIAGNOSTICS)
 
 
 def _overwrite(file: Path, content: bytes) -> None:
@@ -296,6 +334,8 @@ def _without_ours(config: Any) -> Any:
     if not isinstance(own, dict):
         return own
     own.pop("meta", None)
+    if own.get("diagnostics") == {"enabled": True}:
+        del own["diagnostics"]
     plugins = own.get("plugins", own)
     if not isinstance(plugins, dict):
         return own

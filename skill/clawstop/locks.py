@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from . import processes
-from .errors import TranscriptError
+from .errors import Held, TranscriptError
 from .paths import read_plain
 from .processes import Ident
 
@@ -42,7 +42,7 @@ def _lock_of(transcript: Path) -> Path:
 
 @contextlib.contextmanager
 def held(transcript: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Hold the lock of a transcript; TranscriptError when somebody who lives does not let go."""
+    """Hold the lock of a transcript; Held when somebody who lives does not let go."""
     file = _lock_of(transcript)
     mine = _self()
     deadline = time.monotonic() + patience
@@ -52,7 +52,7 @@ def held(transcript: Path, patience: float = PATIENCE) -> Iterator[None]:
             _break(file, holder)
         elif time.monotonic() > deadline:
             who = f"process {holder['pid']}" if holder else "somebody"
-            raise TranscriptError(f"{who} is writing to {transcript.name}; end it and try again")
+            raise Held(f"{who} is writing to {transcript.name}; end it and try again")
         else:
             time.sleep(POLL)
     try:

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 from . import backups, scopes
 from .bridges import Bridges
-from .errors import ClawstopError, GoneOn, NotNow, StoreError, TranscriptError, UsageError
+from .errors import ClawstopError, GoneOn, Held, NotNow, StoreError, TranscriptError, UsageError
 from .paths import Paths
 from .redaction import redact
 from .settings import Settings
@@ -75,12 +75,14 @@ class Restored:
 
 @dataclass
 class Rolled:
-    """What came of it: rows of a receipt. `again` when a gateway that comes back can do more."""
+    """What came of it: rows of a receipt. `again` when a gateway that comes back can do more,
+    `held` when somebody only has to let go of a transcript."""
 
     rows: list[Move] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     again: bool = False
+    held: bool = False
 
 
 class Memory:
@@ -199,6 +201,7 @@ class Memory:
                     if not isinstance(error, ClawstopError | OSError):
                         log.exception("the memory of %s", session)
                     rolled.again |= isinstance(error, NotNow)
+                    rolled.held |= isinstance(error, Held)
                     rolled.problems.append(f"the memory of {session} was not touched: {error}")
         return rolled
 

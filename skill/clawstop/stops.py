@@ -45,6 +45,9 @@ LOOK_SECONDS = 1.0  # a list of processes takes some milliseconds; the kill does
 GATEWAY_GRACE = 5.0  # seconds after SIGTERM; a stuck gateway would wait 315 for its runs
 UNDRAINED, UNDRAINED_KEPT = "undrained", 100  # stops that no gateway has heard of, in the store
 RETRY_SECONDS = 1.0  # how often a latch that the disk refused is tried again
+# A transcript that somebody holds is tried again: an older host does for a minute when a run is
+# aborted as it begins.
+AGAIN_SECONDS, TRIES = 10.0, 12
 
 
 @dataclass(frozen=True)
@@ -117,12 +120,20 @@ class Stops:
         self._clock = clock
         self._running: dict[str, tuple[asyncio.Task[dict[str, Any]], Target]] = {}
         self._slots = asyncio.Semaphore(PARALLEL)
+        self._due: float | None = None  # when one that was kept waiting is tried again
         # Latches that could not be saved: they hold in memory and are tried again until they are.
         self.brakes: dict[str, Request] = {}
 
     @property
     def busy(self) -> bool:
         return bool(self._running or self.brakes)
+
+    def is_due(self) -> bool:
+        """Whether it is time to `resume`; said once."""
+        due = self._due is not None and self._clock() >= self._due
+        if due:
+            self._due = None
+        return due
 
     def is_under_way(self, id: str) -> bool:
         return id in self._running or id in self.brakes
@@ -140,7 +151,11 @@ class Stops:
         return await asyncio.shield(task)  # a caller that goes away does not take the stop with it
 
     async def resume(self) -> None:
-        """Finish every stop that a crash, or a gateway that did not answer, left unfinished."""
+        """Finish every stop that a crash, or a gateway that did not answer, left unfinished.
+
+        One under way may have given up the gateway that is there now: it is done once more then.
+        """
+        await self.settle()
         pending = []
         for id, stored, _ in self._store.unfinished_stops():
             try:
@@ -248,6 +263,10 @@ class Stops:
             "spared": request.target.spared,
             "sessions": {key: [new - 1, new] for key, new in bumped.items()},
             "cut_off": cut_off,
+            "gateways": [
+                {"name": b.name, "reduced": b.reduced(), "limits": b.limits()}
+                for b in self._bridges
+            ],
             "runs": ended.ended,
             "alive": ended.alive,
             "escalated": escalated,
@@ -270,6 +289,8 @@ class Stops:
         # A gateway that comes back is asked for the rest.
         away = any(rung["ended"] for rung in escalated)
         again = ended.unanswered or drained.problems or failures or away or rolled.again
+        if rolled.held and (earlier or {}).get("attempt", 0) + 1 < TRIES:
+            self._due = self._clock() + AGAIN_SECONDS
         if not again and request.id not in self.brakes:
             self._store.finish_stop(request.id)
         for move in filter(lambda row: "did" in row, rolled.rows):

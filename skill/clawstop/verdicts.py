@@ -87,7 +87,8 @@ def judge(found: Evidence) -> Verdict:
         return Verdict(State.STOPPED, "a person stopped it")
     if found.text and is_trivial(found.text) and not has_worked(tail, found.asked):
         return Verdict(State.FINISHED, _TRIVIAL)
-    over = found.ended >= found.asked and found.status not in ("", "running")
+    noted = found.ended >= found.asked and found.status not in ("", "running")
+    over = noted and not _given_up(found, tail)
     if found.run and not (over or _has_ended(tail, found.asked)):
         return Verdict(State.CUT_OFF, "a run was at work when its gateway went", tail.open)
     if found.text and not found.run:
@@ -98,6 +99,12 @@ def judge(found: Evidence) -> Verdict:
     if found.problem or tail.damaged:
         return Verdict(State.UNKNOWN, found.problem or "its last entry is damaged")
     return _by_shape(tail)
+
+
+def _given_up(found: Evidence, tail: Tail) -> bool:
+    """2026.7 notes at its start that what it does not go on with has failed. A run that really has
+    failed says so at its end."""
+    return found.status == "failed" and not (tail.last and tail.last.stop == "error")
 
 
 def _by_host(found: Evidence, tail: Tail) -> Verdict | None:

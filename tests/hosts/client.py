@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -21,9 +21,11 @@ Event = tuple[float, Frame]
 MAIN = "agent:main:main"
 # On loopback with the gateway's token this client needs no paired device and has admin scope.
 IDENTITY = {"id": "gateway-client", "mode": "backend", "version": "test", "platform": "linux"}
+# Older releases give it no rights; a terminal has them, where `controlUi.allowInsecureAuth` is set.
+TERMINAL = {**IDENTITY, "id": "openclaw-tui", "mode": "ui"}
 SCOPES = ["admin", "read", "write", "approvals", "pairing"]
 OPEN_TIMEOUT = 10.0  # seconds; a starting gateway accepts late, Gateway.start tries again
-CALL_TIMEOUT = 30.0  # seconds; no RPC here takes more than a few
+CALL_TIMEOUT = 90.0  # seconds; no RPC takes more than a few, but an old gateway's first ones
 TURN_TIMEOUT = 60.0  # seconds; the first turn of a fresh gateway takes about 10
 FINAL_STATES = frozenset({"final", "aborted", "error"})
 
@@ -47,6 +49,8 @@ class Client:
         session: str = MAIN,
         timeout: float = OPEN_TIMEOUT,
         caps: Sequence[str] = (),
+        identity: Mapping[str, str] = IDENTITY,
+        scopes: Sequence[str] = SCOPES,
     ) -> None:
         self.session = session
         self._events: list[Event] = []
@@ -54,14 +58,21 @@ class Client:
         self._pending: dict[str, queue.SimpleQueue[Frame]] = {}
         self._closed: str | None = None  # why, once it is
         self._exit = ExitStack()
-        # Loopback never goes through a proxy; histories are larger than the default limit.
-        self._socket = self._exit.enter_context(
-            connect(url, open_timeout=timeout, close_timeout=1, max_size=None, proxy=None)
+        # Loopback never goes through a proxy; histories are larger than the default limit; an old
+        # gateway answers no ping while it does its first turn.
+        opened = connect(
+            url,
+            open_timeout=timeout,
+            close_timeout=1,
+            max_size=None,
+            proxy=None,
+            ping_interval=None,
         )
+        self._socket = self._exit.enter_context(opened)
         self._reader = threading.Thread(target=self._read, name=f"client {url}", daemon=True)
         self._reader.start()
         try:
-            self.hello = self.call("connect", _handshake(token, caps), timeout)
+            self.hello = self.call("connect", _handshake(token, caps, identity, scopes), timeout)
         except BaseException:
             self.close()
             raise
@@ -200,13 +211,15 @@ class Client:
         return ", ".join(names) or "none at all"
 
 
-def _handshake(token: str, caps: Sequence[str]) -> Frame:
+def _handshake(
+    token: str, caps: Sequence[str], identity: Mapping[str, str], scopes: Sequence[str]
+) -> Frame:
     return {
         "minProtocol": 3,
         "maxProtocol": 4,
-        "client": IDENTITY,
+        "client": dict(identity),
         "role": "operator",
-        "scopes": [f"operator.{scope}" for scope in SCOPES],
+        "scopes": [f"operator.{scope}" for scope in scopes],
         "caps": ["tool-events", *caps],
         "auth": {"token": token},
     }

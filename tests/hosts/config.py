@@ -16,6 +16,13 @@ Config = dict[str, Any]
 PROVIDER, MODEL = "scripted", "scripted"
 # From outside the test: nothing of the developer's own OpenClaw, clawstop or XDG folders gets in.
 FOREIGN = ("OPENCLAW_", "CLAWSTOP_", "XDG_CONFIG", "XDG_DATA", "XDG_STATE", "XDG_CACHE")
+OPEN = "2026.4.23"  # up to then a plugin may read conversations, and a client needs a device
+OLD: Config = {
+    "gateway": {"controlUi": {"allowInsecureAuth": True}},
+    "diagnostics": {"enabled": True},  # as `install` sets it, where it is off by default
+    # At a /new it would show the model the old conversation, script marks and all.
+    "hooks": {"internal": {"entries": {"session-memory": {"enabled": False}}}},
+}
 QUIET = {
     "OPENCLAW_NO_RESPAWN": "1",  # the pid we started stays the gateway's
     "OPENCLAW_NO_AUTO_UPDATE": "1",
@@ -57,7 +64,7 @@ class Folders:
             folder.mkdir(parents=True, exist_ok=True)
 
 
-def base(folders: Folders, host: Host, port: int, token: str, model_url: str) -> Config:
+def base(folders: Folders, port: int, token: str, model_url: str) -> Config:
     """A loopback gateway with the scripted model and nothing that acts on its own."""
     model = {
         "id": MODEL,
@@ -74,9 +81,6 @@ def base(folders: Folders, host: Host, port: int, token: str, model_url: str) ->
         "api": "openai-completions",
         "models": [model],
     }
-    models: Config = {"mode": "replace", "providers": {PROVIDER: provider}}
-    if _keyed(host):  # it fetches a list from the network; older ones know no such key
-        models["catalogRefresh"] = {"enabled": False}
     return {
         "gateway": {
             "mode": "local",
@@ -84,7 +88,11 @@ def base(folders: Folders, host: Host, port: int, token: str, model_url: str) ->
             "port": port,
             "auth": {"mode": "token", "token": token},
         },
-        "models": models,
+        "models": {
+            "mode": "replace",
+            "providers": {PROVIDER: provider},
+            "catalogRefresh": {"enabled": False},  # it fetches a list from the network
+        },
         "agents": {
             "defaults": {
                 "model": {"primary": f"{PROVIDER}/{MODEL}"},
@@ -99,11 +107,9 @@ def base(folders: Folders, host: Host, port: int, token: str, model_url: str) ->
     }
 
 
-def roster(folders: Folders, agents: Sequence[str], host: Host) -> Config:
+def roster(folders: Folders, agents: Sequence[str]) -> Config:
     """The agents, each with its own workspace; the first one owns what names no agent."""
     workspaces = {name: {"workspace": str(folders.workspace(name))} for name in agents}
-    if not _keyed(host):  # the first in the list is the default
-        return {"agents": {"list": [{"id": name, **rest} for name, rest in workspaces.items()]}}
     if len(agents) == 1:  # a single agent owns everything implicitly
         return {"agents": {"entries": workspaces}}
     owner = {"agentId": agents[0]}
@@ -116,10 +122,28 @@ def roster(folders: Folders, agents: Sequence[str], host: Host) -> Config:
     }
 
 
-def _keyed(host: Host) -> bool:
-    """Whether this release has `agents.entries`, not `agents.list`: its own reference says so."""
-    reference = host.package / "docs" / "gateway" / "configuration-reference.md"
-    return reference.is_file() and "agents.entries" in reference.read_text(errors="replace")
+def fitting(whole: Config, host: Host) -> Config:
+    """The same, in the words of this release: older ones refuse keys that they do not know."""
+    if host.before(OPEN):
+        for entry in whole["plugins"].get("entries", {}).values():
+            entry.pop("hooks", None)  # they may all read conversations
+        whole = merge(whole, OLD)
+    if knows(host, "agents.entries"):
+        return whole
+    agents, models = dict(whole["agents"]), dict(whole["models"])
+    models.pop("catalogRefresh")
+    agents.pop("ownership", None)
+    entries = agents.pop("entries")  # the first in the list is the default
+    defaults = {key: value for key, value in agents["defaults"].items() if key != "systemAgent"}
+    defaults["heartbeat"] = {"every": "0m"}
+    agents |= {"defaults": defaults, "list": [{"id": id, **rest} for id, rest in entries.items()]}
+    return {**whole, "agents": agents, "models": models}
+
+
+def knows(host: Host, key: str) -> bool:
+    """Whether the reference that comes with this release has this key."""
+    folder = host.package / "docs" / "gateway"
+    return any(key in file.read_text(errors="replace") for file in folder.glob("config*.md"))
 
 
 def channel(telegram: Config, owner: str) -> Config:
@@ -141,7 +165,7 @@ def plugins(
         return {"plugins": {"allow": bundled}}
     name = json.loads((folder / "openclaw.plugin.json").read_text())["id"]
     entry: Config = {"enabled": True, "config": dict(settings)}
-    if conversation:  # releases before 2026.4.23 refuse the key, whatever its value
+    if conversation:
         entry["hooks"] = {"allowConversationAccess": True}
     return {
         "plugins": {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 from product import Product
 
 from .gateway import Gateway
+from .install import host
 from .protected import logs, protected
 from .telegram import Telegram
 
@@ -25,6 +26,31 @@ def running(
 ) -> Iterator[tuple[Gateway, Product]]:
     with protected(tmp_path_factory.mktemp("stop"), telegram=telegram) as both:
         yield both
+
+
+Limit = Callable[[str, str], bool]
+
+
+@pytest.fixture
+def limit(request: pytest.FixtureRequest) -> Limit:
+    """`limit(release, why)`: whether this release is older than the one that can do more, and why.
+    Then the test asserts what can be had, and the table of releases shows the reason."""
+
+    def older(release: str, why: str) -> bool:
+        if not host().before(release):
+            return False
+        request.node.user_properties.append(("limit", why))
+        return True
+
+    return older
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A scenario that is marked `since` a release is none on an older one."""
+    for mark in item.iter_markers("since"):
+        release, why = mark.args
+        if host().before(release):
+            pytest.skip(f"before {release}: {why}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from . import config, processes
-from .client import MAIN, Client, RpcError
+from .client import IDENTITY, MAIN, TERMINAL, Client, RpcError
 from .install import Host
 from .model import Model
 from .telegram import Telegram
@@ -66,16 +66,17 @@ class Gateway:
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: processes.Guard | None = None
         self._left: list[tuple[int, str]] | None = None
+        self._identity = TERMINAL if host.before(config.OPEN) else IDENTITY
         self._crashed = False
         self._ready = 0.0
         whole = config.merge(
-            config.base(self._folders, host, self.port, self.token, self.model.url),
-            config.roster(self._folders, self.agents, host),
+            config.base(self._folders, self.port, self.token, self.model.url),
+            config.roster(self._folders, self.agents),
             config.plugins(plugin, plugin_hooks, plugin_config or {}, telegram is not None),
             config.channel(telegram.config(), self.agents[0]) if telegram else {},
             overrides or {},
         )
-        self.config_path.write_text(json.dumps(whole, indent=1))
+        self.config_path.write_text(json.dumps(config.fitting(whole, host), indent=1))
 
     def __enter__(self) -> Self:
         return self if self.pid else self.start()
@@ -188,11 +189,13 @@ class Gateway:
         found = processes.carrying(self.state_dir)
         return [(process.pid, process.command) for process in found if process.pid != self.pid]
 
-    def client(self, session: str | None = None) -> Client:
-        """A new connection, by default to the first agent's main session."""
+    def client(self, session: str | None = None, **options: Any) -> Client:
+        """A new connection, by default to the first agent's main session; `options` of Client."""
         default = MAIN.replace(":main:", f":{self.agents[0]}:", 1)
         try:
-            return Client(self.url, self.token, session or default)
+            return Client(
+                self.url, self.token, session or default, identity=self._identity, **options
+            )
         except (OSError, RpcError) as error:
             raise GatewayError(f"cannot connect: {error}\n{self._tail()}") from error
 
@@ -223,12 +226,12 @@ class Gateway:
                 code = process.returncode
                 raise GatewayError(f"the gateway left with {code} at its start\n{self._tail()}")
             try:
-                Client(self.url, self.token).close()
+                self.client().close()
                 return
-            except (OSError, RpcError) as error:  # not listening yet, or listening but not ready
+            except GatewayError as error:  # not listening yet, or listening but not ready
                 last = error
                 time.sleep(START_POLL)
-        raise GatewayError(f"not ready in {timeout:g} s: {last}\n{self._tail()}")
+        raise GatewayError(f"not ready in {timeout:g} s: {last}")
 
     def _settled(self) -> list[tuple[int, str]]:
         begin = time.monotonic()

@@ -11,8 +11,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from .install import Host
 from .loopback import Handler, Loopback
 
+LOOPBACK = "2026.8.1"  # since then web_fetch may be let onto this machine
 POLL = 0.02  # seconds between two looks whether the client is gone
 
 
@@ -39,12 +41,13 @@ class Hanging:
     def closing(self) -> bool:
         return self._loopback.closing.is_set()
 
-    def config(self) -> dict[str, Any]:
-        """What a gateway needs to reach it."""
-        private = {"dangerouslyAllowPrivateNetwork": True}
+    def config(self, host: Host) -> dict[str, Any]:
+        """What a gateway needs to reach it; an older one fetches nothing from this machine."""
+        private = {"ssrfPolicy": {"dangerouslyAllowPrivateNetwork": True}}
+        policy = private if not host.before(LOOPBACK) else {}
         server = {"url": f"{self.url}/mcp", "transport": "streamable-http"}
         return {
-            "tools": {"web": {"fetch": {"enabled": True, "ssrfPolicy": private}}},
+            "tools": {"web": {"fetch": {"enabled": True, **policy}}},
             "mcp": {"servers": {"hanging": server}},
         }
 

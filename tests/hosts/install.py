@@ -44,6 +44,10 @@ class Host:
     entry: Path
     clawhub: Path
 
+    def before(self, version: str) -> bool:
+        """Whether this release is older than that one."""
+        return _parts(self.version) < _parts(version)
+
     @property
     def package(self) -> Path:
         """The openclaw package folder; the host's own docs are in it."""
@@ -62,6 +66,10 @@ def host(version: str = DEFAULT_VERSION) -> Host:
             _install_node(node_folder)
             _install_openclaw(folder, version, _node_binary(node_folder))
     return _host(folder, version, _node_binary(node_folder))
+
+
+def _parts(version: str) -> list[int]:
+    return [int(part) for part in version.partition("-")[0].split(".")]
 
 
 def main() -> None:

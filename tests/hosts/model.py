@@ -25,6 +25,7 @@ MARK = re.compile(r"\[\[([\w.-]+)\]\]")
 QUOTED = re.compile(
     r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?<<<END_OPENCLAW_INTERNAL_CONTEXT>>>", re.DOTALL
 )
+SEARCH = "tool_call"
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 HANG_UP_POLL = 0.05  # seconds between two looks whether the client or the server is gone
 
@@ -51,8 +52,14 @@ def execute(command: str, **params: Any) -> ToolCall:
 
 
 def searched(name: str, **args: Any) -> ToolCall:
-    """A tool that the model reaches through tool search."""
-    return "tool_call", {"id": name, "args": args}
+    """A tool that the model reaches through tool search, where the host has that."""
+    return SEARCH, {"id": name, "args": args}
+
+
+def _called(call: ToolCall, tools: Sequence[str]) -> ToolCall:
+    """As a model that is offered these tools calls it."""
+    name, arguments = call
+    return call if name != SEARCH or SEARCH in tools else (arguments["id"], arguments["args"])
 
 
 @dataclass
@@ -151,14 +158,14 @@ class _Handler(Handler):
         self.model.record(request)
         self.close_connection = True  # so that a hang-up is this request's
         try:
-            request.outcome = self.answer(step, request.stream)
+            request.outcome = self.answer(step, request)
         except _ClientGone as gone:
             request.outcome = f"client-gone:{gone}"
         except OSError as broken:
             request.outcome = f"client-gone:{type(broken).__name__}"
         request.ended = time.time()
 
-    def answer(self, step: Step, stream: bool) -> str:
+    def answer(self, step: Step, request: Request) -> str:
         if step.error:
             self.reply(step.error, {"error": {"message": "scripted"}})
             return "error"
@@ -172,9 +179,11 @@ class _Handler(Handler):
                 "type": "function",
                 "function": {"name": tool, "arguments": json.dumps(arguments)},
             }
-            for index, (tool, arguments) in enumerate(step.tools)
+            for index, (tool, arguments) in enumerate(
+                _called(call, request.tools) for call in step.tools
+            )
         ]
-        if stream:
+        if request.stream:
             self.stream(step, calls)
         else:
             self.whole(step, calls)

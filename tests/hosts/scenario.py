@@ -12,6 +12,7 @@ from .gateway import Gateway
 from .processes import Process
 
 POLL = 0.02  # seconds; well below anything a test measures
+SHARE = 10  # one part of the time for looking: a look at all processes takes 5 ms of a core
 
 T = TypeVar("T")
 
@@ -20,12 +21,14 @@ def until(probe: Callable[[], T | None], timeout: float, what: str) -> T:
     """The first true value of `probe`; TimeoutError naming `what` when there is none in time."""
     deadline = time.monotonic() + timeout
     while True:
+        begun = time.monotonic()
         value = probe()
         if value:
             return value
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             raise TimeoutError(f"not in {timeout:g} s: {what} (last: {value!r})")
-        time.sleep(POLL)
+        time.sleep(max(POLL, SHARE * (now - begun)))
 
 
 def alive(gateway: Gateway, needle: str, *, anywhere: bool = False) -> list[Process]:
@@ -38,6 +41,11 @@ def alive(gateway: Gateway, needle: str, *, anywhere: bool = False) -> list[Proc
         return processes.running(needle)
     found = processes.carrying(gateway.state_dir)
     return [process for process in found if needle in process.command]
+
+
+def in_files(gateway: Gateway) -> bool:
+    """Whether this release keeps its conversations in files, and not in a database."""
+    return any(gateway.state_dir.glob("agents/*/sessions/*.jsonl"))
 
 
 def transcript(client: Client, session: str | None = None) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from subprocess import check_output
 from typing import Any
 
-from .client import FINAL_STATES, IDENTITY, Client, RpcError
+from .client import FINAL_STATES, RpcError
 from .gateway import Gateway
 from .install import host
 from .model import Step, ToolCall, execute, searched
@@ -36,8 +36,6 @@ DEFAULTS = {"maxConcurrent": 40, "heartbeat": {"every": "4h"}}
 ROOMY = {"agents": {"defaults": DEFAULTS}, "cron": {"maxConcurrentRuns": 8}}
 ASKING = {"tools": {"exec": {"host": "gateway", "security": "allowlist", "ask": "always"}}}
 # Up to 2026.4 only a page or a terminal has rights without a paired device, when this is set.
-TERMINAL = {"id": "openclaw-tui", "mode": "ui"}
-TRUSTED = {"gateway": {"controlUi": {"allowInsecureAuth": True}}}
 HOURLY = {"schedule": {"kind": "every", "everyMs": 3_600_000}, "delivery": {"mode": "none"}}
 COLOURS = [{"label": "red"}, {"label": "blue"}]
 QUESTION = {"id": "colour", "header": "Colour", "question": "Which?", "options": COLOURS}
@@ -110,7 +108,7 @@ class Stage:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway, self.model, self.jobs = gateway, gateway.model, dict[str, str]()
-        self.person = Client(gateway.url, gateway.token, caps=["exec-approvals"])
+        self.person = gateway.client(caps=["exec-approvals"])
         self.do("warm-up", "go", "")
         self.do("warm-up", "over", "")
 
@@ -282,12 +280,10 @@ def damaged(row: Row, in_files: bool) -> Iterator[Row]:
 
 def main(version: str, root: Path) -> None:
     rows: list[Row] = []
-    old = version.startswith("2026.4.")
-    IDENTITY.update(TERMINAL if old else {})
     for part in CASES.split("= ")[1:]:
         name, *lines = part.strip().splitlines()
         cases = [dict(zip(COLUMNS, map(str.strip, line.split("|")), strict=True)) for line in lines]
-        told = {**ROOMY, **(ASKING if name == "asking" else {}), **(TRUSTED if old else {})}
+        told = {**ROOMY, **(ASKING if name == "asking" else {})}
         with Gateway(root / name, host(version), env=CRON, overrides=told) as gateway:
             rows += Stage(gateway).play(cases)
         print(f"{version}: {name}: {len(rows)} rows", flush=True)

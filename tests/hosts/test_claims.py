@@ -9,11 +9,12 @@ from collections.abc import Iterator
 import pytest
 from product import Product
 
+from .conftest import Limit
 from .gateway import Gateway
 from .model import Step, execute
 from .protected import GONE, TURN, Work, last_receipt, receipt_since
 from .scenario import alive, transcript, until
-from .telegram import GROUP, PERSON, Telegram
+from .telegram import GROUP, PERSON, WAITS, Telegram
 from .test_triggers import said
 
 pytestmark = [pytest.mark.gateway, pytest.mark.timeout(300)]
@@ -138,12 +139,12 @@ def test_the_menu_has_our_commands(running: Running, telegram: Telegram) -> None
 
 
 def test_halt_from_the_menu_stops_and_restore_brings_back(
-    running: Running, telegram: Telegram
+    running: Running, telegram: Telegram, limit: Limit
 ) -> None:
     gateway, _ = running
     work = Work(gateway, "menu", telegram.say)
     before = time.time()
-    telegram.say("/halt")
+    telegram.say("/stop" if limit(*WAITS) else "/halt")
     receipt = receipt_since(gateway, "agent:main:main", before)
     assert receipt["converged"], receipt["left"]
     assert work.alive == []
@@ -156,7 +157,7 @@ def test_halt_from_the_menu_stops_and_restore_brings_back(
         GONE,
         "it is back",
     )
-    stopped = [text for text in lines(telegram, before) if text.startswith("Stopped")]
+    stopped = [text for text in lines(telegram, before) if text.startswith("Stopped: 1 run")]
     assert len(stopped) == 1, "one line, and no notice of the host's"
 
 

@@ -9,17 +9,19 @@ from typing import Any
 
 import pytest
 
+from .conftest import Limit
 from .gateway import Gateway
 from .model import Step
 from .protected import GONE, TURN, protected
 from .scenario import until
-from .telegram import PERSON, Call, Telegram
+from .telegram import PERSON, PREVIEWS, Call, Telegram
 
 pytestmark = [pytest.mark.gateway, pytest.mark.timeout(300)]
 
 WORDS = "stale words " * 150
 PARTIAL: dict[str, Any] = {"channels": {"telegram": {"streaming": {"mode": "partial"}}}}
 ROUNDS = 3
+LATE = 4  # edits of a preview that were on their way; 0 to 2 were seen
 
 
 @pytest.fixture(scope="module", params=["strict", "previews"])
@@ -51,8 +53,9 @@ def stale(telegram: Telegram, since: float) -> list[Call]:
     return [call for call in telegram.outbound(since, PERSON) if "stale" in call.text]
 
 
-def test_after_a_stop(fenced: tuple[Gateway, Telegram, str]) -> None:
+def test_after_a_stop(fenced: tuple[Gateway, Telegram, str], limit: Limit) -> None:
     gateway, telegram, fence = fenced
+    fence = "previews" if fence == "strict" and limit(*PREVIEWS) else fence
     for number in range(ROUNDS):
         shown = streaming(gateway, telegram, f"stop{number}")
         assert bool(shown) == (fence == "previews")
@@ -62,15 +65,15 @@ def test_after_a_stop(fenced: tuple[Gateway, Telegram, str]) -> None:
         until(lambda: not kept(telegram), GONE, "the preview is gone")
         late = stale(telegram, said)
         print(f"{fence}: {len(late)} late edits after a stop")
-        if fence == "strict":
-            assert not late
+        assert len(late) <= (0 if fence == "strict" else LATE)
         gone = time.time()
         time.sleep(1)
         assert not stale(telegram, gone), "what was on its way has arrived"
 
 
-def test_after_a_new_message(fenced: tuple[Gateway, Telegram, str]) -> None:
+def test_after_a_new_message(fenced: tuple[Gateway, Telegram, str], limit: Limit) -> None:
     gateway, telegram, fence = fenced
+    fence = "previews" if fence == "strict" and limit(*PREVIEWS) else fence
     for number in range(ROUNDS):
         streaming(gateway, telegram, f"next{number}")
         gateway.model.scripts[f"fresh{number}"] = [Step(f"fresh {number}")]
@@ -80,8 +83,7 @@ def test_after_a_new_message(fenced: tuple[Gateway, Telegram, str]) -> None:
         until(lambda: not kept(telegram), GONE, "the preview is gone")
         late = stale(telegram, said)
         print(f"{fence}: {len(late)} late edits after a new message")
-        if fence == "strict":
-            assert not late
+        assert len(late) <= (0 if fence == "strict" else LATE)
 
 
 def answered(telegram: Telegram, since: float) -> bool:

@@ -14,7 +14,8 @@ from .model import Step, execute
 from .scenario import alive, transcript, until
 from .telegram import GROUP, Telegram
 
-pytestmark = [pytest.mark.gateway, pytest.mark.timeout(300)]
+# Everything else here runs on it, and would be red too.
+pytestmark = [pytest.mark.gateway, pytest.mark.soak, pytest.mark.timeout(300)]
 
 TURN = 60.0  # seconds; the first turn of a fresh gateway takes about 10
 

@@ -115,7 +115,11 @@ def test_a_wake_and_a_job_start_nothing_in_what_is_stopped(locked: Running) -> N
 
 # -- crashes
 
-ORDERS = [("gateway",), ("engine", "gateway"), ("gateway", "engine")]
+ORDERS = [
+    ("gateway",),
+    pytest.param(("engine", "gateway"), marks=pytest.mark.soak),
+    pytest.param(("gateway", "engine"), marks=pytest.mark.soak),
+]
 
 
 def crash(gateway: Gateway, order: tuple[str, ...]) -> None:
@@ -207,6 +211,7 @@ NO_REFUSAL = (
 )
 
 
+@pytest.mark.soak
 def test_without_the_interlock_they_come_back(tmp_path: Path) -> None:
     # Who comes back at once writes on, and the rollback would say that it was not made.
     for attempt in ("first", "second"):  # the host takes its time, and sometimes all of it

@@ -13,11 +13,12 @@ import pytest
 from product import Product, crash_at
 
 from .client import Client
+from .conftest import Limit
 from .gateway import Gateway
 from .model import Step, execute, searched
 from .protected import GONE, TURN, last_receipt, protected, receipt_since
-from .scenario import alive, until
-from .telegram import Telegram
+from .scenario import alive, in_files, until
+from .telegram import WAITS, Telegram
 
 pytestmark = [pytest.mark.gateway, pytest.mark.slow, pytest.mark.timeout(300)]
 Running = tuple[Gateway, Product]
@@ -101,7 +102,10 @@ def test_after_a_stop_nothing_of_the_task_is_left_and_after_a_restore_all_of_it_
 
         done = product.run(gateway.state_dir, "restore")
         assert done.returncode == 0, done.stderr
-        assert history(client, session) == during
+        back = history(client, session)
+        assert back[: len(during)] == during
+        late = {row["role"] for row in back[len(during) :]}  # what the host wrote at the abort
+        assert late <= ({"toolResult", "assistant"} if gateway.host.before("2026.9.1") else set())
         text = asked(gateway, client, session, "after")
         assert traces(text, "first") == ["TASK", "SAID", "OUTPUT", "TOOL"]
         assert "BEFORE-early" in text
@@ -115,7 +119,9 @@ def forgotten(gateway: Gateway, session: str, since: float) -> dict[str, Any]:
     return receipt
 
 
-def test_on_a_channel_and_back_by_a_word_there(running: Running, telegram: Telegram) -> None:
+def test_on_a_channel_and_back_by_a_word_there(
+    running: Running, telegram: Telegram, limit: Limit
+) -> None:
     gateway, _ = running
     session, scripts = "agent:main:main", gateway.model.scripts
     sleep = f"sleep {next(NUMBERS)}"
@@ -145,7 +151,7 @@ def test_on_a_channel_and_back_by_a_word_there(running: Running, telegram: Teleg
     telegram.say("[[tg-task]] TASK-tg2")
     until(lambda: alive(gateway, sleep), TURN, "the tool runs")
     since = time.time()
-    telegram.say("中断")
+    telegram.say("停止" if limit(*WAITS) else "中断")
     forgotten(gateway, session, since)
     telegram.say("[[tg-last]] and now")
     until(lambda: "LAST-ANSWER" in telegram.shown(), TURN, "an answer")
@@ -196,6 +202,7 @@ def test_each_session_of_an_agent_has_its_own(running: Running) -> None:
         product.run(gateway.state_dir, "release", "dev1")
 
 
+@pytest.mark.since("2026.8.1", "a page cannot say that its message shall be steered in")
 def test_what_was_steered_in_belongs_to_the_task(running: Running) -> None:
     gateway, _ = running
     session = "agent:dev1:steered"
@@ -310,10 +317,11 @@ def test_what_was_begun_anew_does_not_go_back(running: Running) -> None:
         client.call("sessions.reset", {"key": session})
         talk(gateway, client, session, "anew-talk")
         now = history(client, session)
-        for options, why in [((), "has gone on"), (("--force",), "begun anew")]:
+        gone_on = ("has gone on", "was begun anew", "is not what it was")
+        for options, why in [((), gone_on), (("--force",), ("begun anew", "is not there"))]:
             done = product.run(gateway.state_dir, "restore", receipt["id"], *options)
             assert done.returncode == 1, done.stdout
-            assert why in done.stderr
+            assert any(one in done.stderr for one in why), done.stderr
         assert history(client, session) == now
         assert "BEFORE-anew-talk" in asked(gateway, client, session, "anew-next")
 
@@ -337,8 +345,11 @@ def test_without_its_gateway_memory_waits_for_it(tmp_path: Path) -> None:
         gateway.kill()
         since = time.time()
         done = product.run(gateway.state_dir, "stop", "dev1")
-        assert done.returncode == 3
-        assert "when the gateway is back" in done.stdout
+        if in_files(gateway):  # nobody has to be asked
+            assert done.returncode == 0, done.stdout
+        else:
+            assert done.returncode == 3
+            assert "when the gateway is back" in done.stdout
         gateway.start()
         until(lambda: _removed(gateway, session, since), TURN, "it is done when it is back")
         time.sleep(10)  # the host loses a message that comes while it recovers from a restart

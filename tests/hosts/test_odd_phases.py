@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from .client import Client
 from .gateway import Gateway
 from .model import Step, execute
 from .protected import GONE, TURN, protected, receipt_since
@@ -106,7 +105,7 @@ def test_while_it_waits_for_an_approval(gateway: Gateway) -> None:
         "ask": [Step("may I?", tools=[execute("touch asked-effect")]), Step("stale")],
         "instead": [Step("instead answer")],
     }
-    with Client(gateway.url, gateway.token, session, caps=("exec-approvals",)) as client:
+    with gateway.client(session, caps=["exec-approvals"]) as client:
         client.send("[[ask]] go")
         asked = "exec.approval.requested"
         client.wait(lambda frame: frame.get("event") == asked)

