@@ -32,6 +32,7 @@ const actions = {
       },
     });
   },
+  older: () => void (globalThis[Symbol.for("openclaw.embeddedRunState")] = { activeRuns: new Map() }), // only a list of who is at work
   aborted: () => aborted,
   message: ({ session, id, sender, authorised, text = "hi", ...ctx }) =>
     bridge.chat.dispatched({ sessionKey: session, ctx: { MessageSid: id, SenderId: sender, RawBody: text, CommandAuthorized: authorised, ...ctx } }, {}),

@@ -256,6 +256,63 @@ def test_what_a_stopped_run_says_after_its_end_is_not_written_down(place: Paths)
     asyncio.run(scenario())
 
 
+def test_a_turn_that_an_older_host_drops_on_its_way_is_over(place: Paths) -> None:
+    """Such a host has no name for it yet, and tells nothing more of it."""
+
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            await bridge.older()
+            await bridge.message({"session": S, "id": "m1", "sender": "me", "authorised": True})
+            assert await bridge.turn(None, S, {"prompt": "tidy up"}) is None
+            receipt = await stop(server, S)
+            assert receipt["converged"], receipt["left"]
+            assert len(receipt["runs"]) == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("words", ["something else", "tidy up"])
+def test_a_turn_that_was_slow_to_begin_is_refused_and_not_taken_for_the_next(
+    place: Paths, words: str
+) -> None:
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            await bridge.older()
+            message = {"session": S, "sender": "me", "authorised": True}
+            await bridge.message({**message, "id": "m1", "text": "tidy up"})
+            await bridge.turn(None, S, {"prompt": "tidy up"})
+            await stop(server, S)
+            await bridge.message({**message, "id": "m2", "text": words})
+            assert await bridge.turn(None, S, {"prompt": words}) is None
+            new = await bridge.place("host-2", S, f"they say: {words}")
+            old = await bridge.place("host-1", S, "they say: tidy up")
+            assert await bridge.admit(new["run"], S, {}) is None, "what they want now"
+            assert await bridge.admit(old["run"], S, {}) == "it is over"
+            assert await bridge.tool(new["run"]) is None
+            assert await bridge.tool(old["run"]) is not None
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_that_was_slow_to_begin_does_not_take_the_next_ones_message(place: Paths) -> None:
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            await bridge.older()
+            message = {"session": S, "sender": "me", "authorised": True}
+            await bridge.message({**message, "id": "m1", "text": "tidy up"})
+            await bridge.turn(None, S, {"prompt": "tidy up"})
+            await stop(server, S)
+            await bridge.message({**message, "id": "m2", "text": "and now this"})
+            old = await bridge.place("host-1", S, "they say: tidy up")
+            assert await bridge.admit(old["run"], S, {}) == "it is over"
+            await bridge.turn(None, S, {"prompt": "and now this"})
+            new = await bridge.place("host-2", S, "they say: and now this")
+            _, about = await bridge.about(new["run"])
+            assert about["message"] == "m2"
+
+    asyncio.run(scenario())
+
+
 def test_the_bridge_starts_again_in_the_same_process(place: Paths) -> None:
     async def scenario() -> None:
         async with engine(place) as server, node(place) as bridge:

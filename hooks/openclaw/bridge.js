@@ -26,6 +26,8 @@ const FROZEN_LOOK_MS = 100;
 const FROZEN_TELL_MS = 5000; // then the person is told why nothing happens
 const BLOCK_MS = 500; // a turn goes on without the words about stops
 const KEPT = 1000; // ended runs, children and traces remembered
+const SAID = 200; // characters of a turn's words, to know it again
+const UNNAMED = 20; // turns of a session that the host has not named; it never does those that it drops
 const INPUT = 2000; // characters of a tool's input that the engine is told
 const SETUP = "run `clawstop doctor` to see why";
 const RESUME = "clawstop-resume-"; // runs that go on with what a crash cut off, by our own message
@@ -330,9 +332,9 @@ export class Bridge {
 
   // The run and the session that a hook of the host means. Up to 2026.7 a run gets its name after it was admitted, and
   // its tools and events come under a key of the host's policies.
-  place(run, session) {
+  place(run, session, prompt) {
     const fresh = run && !this.runs.has(run) && !this.ended.has(run) && !this.names.has(run);
-    const mine = fresh ? this.unnamed.get(session)?.shift() : undefined;
+    const mine = fresh ? this.#takeUnnamed(session, prompt) : undefined;
     if (mine) {
       this.names.set(run, mine);
       forgetOldest(this.names);
@@ -346,6 +348,16 @@ export class Bridge {
     return { run: id, session: known?.session ?? this.aliases.get(session) ?? session };
   }
 
+  // Whose name that is: of who has said what the host tells, else of the oldest that is not over.
+  #takeUnnamed(session, prompt = "") {
+    const all = this.unnamed.get(session) ?? [];
+    const told = (id) => this.about(id)?.[1].said;
+    const said = all.filter((id) => told(id) && prompt.includes(told(id)));
+    const mine = [...said, ...all].find((id) => this.runs.has(id)) ?? said[0];
+    if (mine) this.unnamed.set(session, all.filter((id) => id !== mine));
+    return mine;
+  }
+
   // Bind a run as early as the host shows it. Gives the reason why it may not run, if there is one.
   admit(run, session, { sessionId, ...about } = {}) {
     if (!run || !session) return undefined;
@@ -354,7 +366,9 @@ export class Bridge {
       known.sessionId ??= sessionId;
       return known.admission;
     }
-    const record = { session, sessionId, at: Date.now(), ...this.#cause(run, session, about) };
+    const past = this.ended.get(run); // it was slow to begin, and was taken for gone
+    const record = past ? { ...past, sessionId: sessionId ?? past.sessionId, ending: false, ended: undefined } : { session, sessionId, at: Date.now(), said: about.prompt?.slice(0, SAID), ...this.#cause(run, session, about) };
+    this.ended.delete(run);
     this.runs.set(run, record);
     return (record.admission = this.#bind(run, record));
   }
@@ -387,7 +401,7 @@ export class Bridge {
     const { run: id } = this.place(named, session);
     const refusal = await this.admit(id, session, about);
     if (refusal) this.runEnded(id); // the host says nothing more of it
-    else if (!run) this.unnamed.set(session, [...(this.unnamed.get(session) ?? []).filter((one) => this.runs.has(one)), id]);
+    else if (!run) this.unnamed.set(session, [...(this.unnamed.get(session) ?? []), id].slice(-UNNAMED));
     return refusal;
   }
 

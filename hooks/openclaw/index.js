@@ -129,7 +129,7 @@ export default {
     // The first that names a run, and its session, where before_agent_reply does not, or there is none. The host waits for
     // it: what may not be is known then, and ended before it has asked the model.
     api.on("before_model_resolve", async (event, ctx = {}) => {
-      const { run, session } = bridge().place(ctx.runId, ctx.sessionKey);
+      const { run, session } = bridge().place(ctx.runId, ctx.sessionKey, event?.prompt);
       await bridge().admit(run, session, { sessionId: ctx.sessionId, trigger: ctx.trigger, prompt: event?.prompt })?.catch(() => undefined);
     });
     api.on("model_call_started", (event, ctx = {}) => void bridge().place(event?.runId ?? ctx.runId, sessionOf(event ?? {}, ctx)));
