@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.gateway, pytest.mark.timeout(300)]
 Running = tuple[Gateway, Product]
 numbers = itertools.count(58200)  # a sleep of its own for each, so that each can be told
 SETTLED = 0.3  # seconds in which what was on its way still arrives
+QUIET = 2.5  # seconds without a word: it is done with what it has said
 DM = "agent:main:main"
 
 
@@ -113,10 +114,11 @@ def test_on_a_channel(running: Running, telegram: Telegram, limit: Limit, phase:
     command = f"sleep {next(numbers)}"
     old = Old(gateway, name, PHASES[phase].steps(name, command))
     gateway.model.scripts[f"{name}-next"] = [Step(f"answer to {name}")]
-    if phase == "preflight":  # what a cold gateway fetches at once is one message to it
+    if phase == "preflight":  # what a cold or busy gateway fetches at once is one message to it
         gateway.model.scripts["warm"] = [Step("good morning to you")]
         telegram.say("[[warm]] good morning")
         until(lambda: "good morning to you" in telegram.shown(), TURN, "it is awake")
+        until(lambda: not telegram.outbound(time.time() - QUIET, PERSON), TURN, "it is done")
     telegram.say(f"[[{name}]] go")
     if phase == "preflight":
         time.sleep(0.5)  # closer together the channel makes one message of two
