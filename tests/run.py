@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
@@ -60,8 +61,6 @@ def main() -> int:
         checks |= {
             "types on macOS": [*PYTHON, "mypy", "--platform", "darwin", *SHIPPED],
             "types on Windows": [*PYTHON, "mypy", "--platform", "win32", *SHIPPED],
-            # Alone: they watch the whole machine's processes, and a busy one makes them wait.
-            "processes": [*PYTHON, "pytest", PROCESSES, *rest],
             "tests": [*spread, "-m", "not gateway", f"--ignore={PROCESSES}", *rest],
         }
     fine = {0, NO_TESTS} if rest else {0}
@@ -80,11 +79,21 @@ def main() -> int:
         return True
 
     bare = not options.quick and not step("packages", [*PYTHON, "packages"], cwd=ROOT / "tests")
-    failed = [name for name, command in checks.items() if not passes(name, command)]
+    older = () if options.host or options.quick else OLDER
+    failed = []
+    if not options.quick:
+        # Alone: they watch the whole machine's processes, and a busy one makes them wait.
+        failed += (
+            [] if passes("processes", [*PYTHON, "pytest", PROCESSES, *rest]) else ["processes"]
+        )
+    with fetching(*([] if options.quick else [DEFAULT_VERSION, *older])):
+        failed += [name for name, command in checks.items() if not passes(name, command)]
     if bare and os.environ.get("CI") == "true":
         failed.append("packages")
     skipped = options.quick
-    if not skipped and not step("host", [*PYTHON, "hosts.install"], cwd=ROOT / "tests"):
+    if not skipped and not step(
+        "host", [*PYTHON, "hosts.install", DEFAULT_VERSION], cwd=ROOT / "tests"
+    ):
         skipped = True
         if os.environ.get("CI") == "true":
             failed.append("host")
@@ -96,7 +105,6 @@ def main() -> int:
     }
     if not skipped:
         failed += [name for name, one in on_gateways.items() if not passes(name, one)]
-        older = () if options.host else OLDER
         failed += [f"scenarios on {one}" for one in older if not scenarios(one, rest, alone)]
     if skipped:
         print("SKIPPED: the tests on a real gateway", flush=True)
@@ -115,7 +123,7 @@ def scenarios(release: str, rest: list[str], alone: list[str], *, write: bool = 
     told = {"CLAWSTOP_TEST_HOST": release, "PYTHONPATH": str(ROOT / "tests")}
     told |= {RECORD: "1"} if write else {}
     run = [*PYTHON, "pytest", "-n", GATEWAYS, "--dist", "loadfile", "-p", "hosts.table", *FILES]
-    ready = step("host", [*PYTHON, "hosts.install"], cwd=ROOT / "tests", told=told)
+    ready = step("host", [*PYTHON, "hosts.install", release], cwd=ROOT / "tests", told=told)
     fine = {0, NO_TESTS} if rest else {0}
     name = f"scenarios on {release}"
     if not ready or step(name, [*run, *rest], fine=fine, told=told):
@@ -123,6 +131,18 @@ def scenarios(release: str, rest: list[str], alone: list[str], *, write: bool = 
     passed = step(f"{name}, alone", [*run, "-n", "0", *AGAIN, *rest], told=told)
     alone += [name] if passed else []
     return passed
+
+
+@contextmanager
+def fetching(*releases: str) -> Iterator[None]:
+    """These hosts are downloaded meanwhile, quietly; the step that needs one waits, or tells."""
+    command = [*PYTHON, "hosts.install", *releases]
+    quiet = subprocess.DEVNULL
+    fetch = subprocess.Popen(command, cwd=ROOT / "tests", stdout=quiet, stderr=quiet)
+    try:
+        yield
+    finally:
+        fetch.wait()
 
 
 def step(

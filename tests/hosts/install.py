@@ -73,15 +73,15 @@ def _parts(version: str) -> list[int]:
 
 
 def main() -> None:
-    """Install the host before any test waits for it, with a word on what is going on."""
-    print(
-        f"OpenClaw {DEFAULT_VERSION} in {cache_root()} (the first time takes minutes) ...",
-        flush=True,
-    )
-    try:
-        print(f"Node: {host().node}", flush=True)
-    except HostUnavailable as missing:
-        sys.exit(f"no real gateway: {missing}")
+    """Install hosts before any test waits for them, with a word on what is going on."""
+    for version in sys.argv[1:]:
+        print(
+            f"OpenClaw {version} in {cache_root()} (the first time takes minutes) ...", flush=True
+        )
+        try:
+            print(f"Node: {host(version).node}", flush=True)
+        except HostUnavailable as missing:
+            sys.exit(f"no real gateway: {missing}")
 
 
 def cache_root() -> Path:

@@ -117,6 +117,10 @@ FILES = sorted(
         for begin in begins
     }
 )
+STUCK_GROUP = (
+    "behind a stranger's stop word in an open group the task does not get to its end, and the "
+    "group's next ones do not begin; nothing was latched, the cause was not found"
+)
 KNOWN = {  # release -> what failed on it, by the beginning of its name -> what is known of it
     "2026.8.2": {
         "test_races::test_a_message_right_after_a_stop": (
@@ -128,11 +132,31 @@ KNOWN = {  # release -> what failed on it, by the beginning of its name -> what 
             "cause was not found"
         ),
     },
-    "2026.6.35": {
-        "test_triggers::test_a_stranger_in_a_group_stops_nothing": (
-            "behind a stranger's stop word in an open group the task does not get to its end, and "
-            "the group's next ones do not begin; nothing was latched, the cause was not found"
+    "2026.5.28": {
+        "test_races::test_two_messages_at_once": (
+            "of two messages sent at once on a page the second was not read within 20 s; the cause "
+            "was not found"
         ),
+        "test_takeover::test_on_a_page[in a batch]": (
+            "a message that took over from a batch of tools was not answered within 60 s; the "
+            "cause was not found"
+        ),
+        "test_triggers::test_a_stranger_in_a_group_stops_nothing": STUCK_GROUP,
+        **dict.fromkeys(
+            (
+                "test_triggers::test_a_word_typed_on_a_page[/stop]",
+                "test_triggers::test_an_operators_call[sessions.abort]",
+                "test_triggers::test_a_word_on_telegram[\\u505c\\u6b62]",
+                "test_races::test_a_message_right_after_a_stop",
+                "test_memory::",
+                "test_claims::test_killing_another_agent_on_a_page",
+            ),
+            "the host holds a transcript for a minute when a run is aborted, also without us: the "
+            "stop says that the memory was not touched",
+        ),
+    },
+    "2026.6.35": {
+        "test_triggers::test_a_stranger_in_a_group_stops_nothing": STUCK_GROUP,
         "test_memory::test_after_a_stop": (
             "the host wrote a row after the rollback: restore says that the conversation has gone "
             "on, and wants --force"
