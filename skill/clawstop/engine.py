@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +212,7 @@ class Engine:
         self.recovery.tick()
         self._stop_overdue()
         if self.stops.is_due():
-            self._start(self.resume())
+            self._start(self._tell_made())
         idle = self._watching is None or self._watching.done()
         if idle and self._watch.due and list(self.bridges):
             self._watching = asyncio.create_task(self._look())
@@ -275,6 +275,13 @@ class Engine:
         self._take_flags()  # before a run can find the one that asked for this
         for bridge in self.bridges:
             bridge.tell(request.target.name, answers.chat(receipt, self._language()))
+
+    async def _tell_made(self) -> None:
+        """Who was told that a stop is not complete hears when it is."""
+        for receipt in await self.stops.roll_back_held():
+            sessions = {row["session"] for row in receipt["memory"] if "did" in row}
+            for bridge, session in product(self.bridges, sessions):
+                bridge.tell(session, answers.chat(receipt, self._language()))
 
     async def _look(self) -> None:
         """What the watch is for, and the end of leases that outlived their run."""

@@ -44,9 +44,21 @@ def of(paths: Paths, session: str, agent: str) -> Evidence:
     return next(of_agent(folder / agent, session), Evidence(session))
 
 
+def is_hosted(agent: Path) -> bool:
+    """Whether conversations are in the database of the agent whose folder this is. In 2026.6 and
+    2026.7 only keys and an index are, and conversations in files beside it."""
+    if not (agent / DATABASE).is_file():
+        return False
+    try:
+        with contextlib.closing(_opened(agent / DATABASE)) as db:
+            return bool(db.execute(TABLE).fetchone())
+    except sqlite3.Error:
+        return True  # what cannot be read is not for us to cut
+
+
 def of_agent(agent: Path, only: str = "") -> Iterator[Evidence]:
     """Of the agent whose folder this is."""
-    if (agent / DATABASE).is_file():
+    if is_hosted(agent):
         yield from _hosted(agent / DATABASE, only)
     else:
         yield from _files(agent / "sessions", only)
@@ -67,6 +79,7 @@ def marked(agent: str, workspaces: Iterable[Path]) -> dict[str, str]:
 
 # -- in the host's database
 
+TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'session_nodes'"
 NODES = "SELECT session_key, current_session_id, status, entry_json FROM session_nodes"
 EVENTS = (
     "SELECT COALESCE(event_json, '?') FROM transcript_events WHERE session_id = ? "  # or packed

@@ -52,7 +52,7 @@ def held(transcript: Path, patience: float = PATIENCE) -> Iterator[None]:
             _break(file, holder)
         elif time.monotonic() > deadline:
             who = f"process {holder['pid']}" if holder else "somebody"
-            raise Held(f"{who} is writing to {transcript.name}; end it and try again")
+            raise Held(f"{who} still holds {transcript.name}")
         else:
             time.sleep(POLL)
     try:

@@ -33,6 +33,8 @@ log = logging.getLogger("clawstop.memory")
 
 NOTES = ("MEMORY.md", "memory.md", "memory/**/*")  # what an agent writes down for itself
 MOST_NOTES = 20
+UNTOUCHED = "the memory of "  # how every problem with one begins
+LATER = "; it is tried again by itself for two minutes"
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ class Memory:
     ) -> None:
         self._agents = Agents(paths)
         self._store = store
+        self._bridges = bridges
         self._files = Files(self._agents, bridges)
         self._hosted = Hosted(self._agents, bridges)
         self._settings = settings
@@ -201,8 +204,10 @@ class Memory:
                     if not isinstance(error, ClawstopError | OSError):
                         log.exception("the memory of %s", session)
                     rolled.again |= isinstance(error, NotNow)
-                    rolled.held |= isinstance(error, Held)
-                    rolled.problems.append(f"the memory of {session} was not touched: {error}")
+                    held = isinstance(error, Held)
+                    rolled.held |= held
+                    why = f"{error}{LATER if held and list(self._bridges) else ''}"
+                    rolled.problems.append(f"{UNTOUCHED}{session} was not touched: {why}")
         return rolled
 
     async def _one(self, session: str, plan: Plan, unverified: bool, rolled: Rolled) -> None:

@@ -27,7 +27,7 @@ from .errors import ClawstopError, StoreError
 from .events import Stop
 from .freezing import Freezer
 from .ledger import Ledger
-from .memory import Memory, Rolled, Wanted
+from .memory import UNTOUCHED, Memory, Rolled, Wanted
 from .ownership import Proofs
 from .plugins import Plugins
 from .processes import Found, Ident, Match, Owned
@@ -45,9 +45,8 @@ LOOK_SECONDS = 1.0  # a list of processes takes some milliseconds; the kill does
 GATEWAY_GRACE = 5.0  # seconds after SIGTERM; a stuck gateway would wait 315 for its runs
 UNDRAINED, UNDRAINED_KEPT = "undrained", 100  # stops that no gateway has heard of, in the store
 RETRY_SECONDS = 1.0  # how often a latch that the disk refused is tried again
-# A transcript that somebody holds is tried again: an older host does for a minute when a run is
-# aborted as it begins.
-AGAIN_SECONDS, TRIES = 10.0, 12
+# A transcript that somebody holds is tried again: 2026.5 does for a minute when a run is aborted.
+HELD_SECONDS, HELD_TRIES = 10.0, 12
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,9 @@ class Stops:
         self._clock = clock
         self._running: dict[str, tuple[asyncio.Task[dict[str, Any]], Target]] = {}
         self._slots = asyncio.Semaphore(PARALLEL)
-        self._due: float | None = None  # when one that was kept waiting is tried again
+        # Stops whose transcript somebody holds -> how often that was tried, and when it is again.
+        self._held: dict[str, int] = {}
+        self._due: float | None = None
         # Latches that could not be saved: they hold in memory and are tried again until they are.
         self.brakes: dict[str, Request] = {}
 
@@ -129,7 +130,7 @@ class Stops:
         return bool(self._running or self.brakes)
 
     def is_due(self) -> bool:
-        """Whether it is time to `resume`; said once."""
+        """Whether it is time to `roll_back_held`; said once."""
         due = self._due is not None and self._clock() >= self._due
         if due:
             self._due = None
@@ -167,6 +168,48 @@ class Stops:
         for result in await asyncio.gather(*pending, return_exceptions=True):
             if isinstance(result, BaseException):
                 log.error("a stop could not be finished: %r", result)
+
+    async def roll_back_held(self) -> list[dict[str, Any]]:
+        """The rollbacks that a transcript's holder has kept waiting, and nothing else of their
+        stops. Gives the receipts of those that are made now; after a while one is left to the
+        session's next stop."""
+        made = []
+        for id, tries in list(self._held.items()):
+            stored, bumped = self._store.stored_stop(id)
+            earlier = self._earlier(id)
+            if self.is_under_way(id):
+                continue
+            del self._held[id]
+            if earlier is None:
+                continue
+            request = Request.parse(id, stored)
+            late = replace(request, memory=replace(request.memory, late=True))
+            rolled = await self._roll_back(late, bumped, unverified=False)
+            if rolled.held and tries < HELD_TRIES:
+                self._hold(id, tries + 1)
+                continue
+            others = [one for one in earlier["left"] if not one.startswith(UNTOUCHED)]
+            if not others:
+                self._store.finish_stop(id)
+            if rolled.held:
+                continue
+            left = others + rolled.problems
+            about = {"attempt": earlier["attempt"] + 1, "at": round(self._clock(), 3)}
+            about |= {"memory": rolled.rows, "notes": rolled.notes, "left": left}
+            written = self._write({**earlier, **about, "converged": not left})
+            await self._over(written)
+            made.append(written)
+        return made
+
+    def _hold(self, id: str, tries: int = 1) -> None:
+        self._held[id], self._due = tries, self._clock() + HELD_SECONDS
+
+    async def _over(self, receipt: dict[str, Any]) -> None:
+        if receipt["converged"]:
+            self._cooperation.over(receipt["id"])
+        for move in filter(lambda row: "did" in row, receipt["memory"]):
+            await self._plugins.memory_moved(move)
+        await self._plugins.stop_finished(receipt)
 
     async def drain_late(self) -> None:
         """A gateway is there: what waits in it of stops that came while none was, goes."""
@@ -284,18 +327,14 @@ class Stops:
             "ms": steps,
         }
         written = self._write(receipt)
-        if written["converged"]:
-            self._cooperation.over(request.id)
         # A gateway that comes back is asked for the rest.
         away = any(rung["ended"] for rung in escalated)
         again = ended.unanswered or drained.problems or failures or away or rolled.again
-        if rolled.held and (earlier or {}).get("attempt", 0) + 1 < TRIES:
-            self._due = self._clock() + AGAIN_SECONDS
+        if rolled.held:
+            self._hold(request.id)
         if not again and request.id not in self.brakes:
             self._store.finish_stop(request.id)
-        for move in filter(lambda row: "did" in row, rolled.rows):
-            await self._plugins.memory_moved(move)
-        await self._plugins.stop_finished(written)
+        await self._over(written)
         return written
 
     def _note_ended(self, request: Request, ended: Ended) -> list[str]:

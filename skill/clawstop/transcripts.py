@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from . import backups, jsonl, scopes, turns
+from . import backups, evidence, jsonl, scopes, turns
 from .backups import Backup
 from .bridges import Bridges
 from .errors import ClawstopError, GoneOn, TranscriptError
@@ -66,7 +66,7 @@ class Agents:
     def hosted(self, session: str) -> bool:
         """Whether the host keeps this agent's conversations in its database."""
         try:
-            return (self.folder(session) / "agent" / "openclaw-agent.sqlite").exists()
+            return evidence.is_hosted(self.folder(session))
         except TranscriptError:
             return False
 
