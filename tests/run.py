@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from hosts.install import DEFAULT_VERSION
-from hosts.table import FILES, RECORD
+from hosts.table import ALONE, FILES, RECORD
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = ["skill/clawstop", "skill/__main__.py", "hooks/clawstop_hooks"]
@@ -24,7 +24,8 @@ GATEWAYS = "2"  # at once: a gateway's tests wait more than they work
 SOAK = "tests/hosts/test_soak.py"
 OLDER = ("2026.7.35", "2026.4.9")  # the quick scenarios run on them too
 NO_TESTS = 5  # pytest's exit code; fine where a person has chosen with options of their own
-AGAIN = ["--last-failed", "--last-failed-no-failures", "none", "--maxfail", "1"]
+AGAIN = ["--last-failed", "--last-failed-no-failures", "none"]
+FIRST = ["--maxfail", "1"]
 PYTHON = [sys.executable, "-X", "utf8", "-m"]
 
 
@@ -45,10 +46,11 @@ def main() -> int:
         help="with --host: only the scenarios, and its column in docs/hosts.md is written anew",
     )
     options, rest = parser.parse_known_args()
+    release = options.host or DEFAULT_VERSION
     os.environ.update({"CLAWSTOP_TEST_HOST": options.host} if options.host else {})
     os.environ.update({"CLAWSTOP_TEST_SOAK": "1"} if options.soak else {})
     if options.table:
-        return 0 if scenarios(options.host or DEFAULT_VERSION, rest, [], write=True) else 1
+        return 0 if scenarios(release, rest, [], write=True) else 1
     checks = {
         "lint": [*PYTHON, "ruff", "check", "."],
         "format": [*PYTHON, "ruff", "format", "--check", "."],
@@ -73,7 +75,7 @@ def main() -> int:
             return True
         if "-n" not in command:
             return False
-        if not step(f"{name}, alone", [*command, "-n", "0", *AGAIN]):
+        if not step(f"{name}, alone", [*command, "-n", "0", *AGAIN, *FIRST]):
             return False
         alone.append(name)
         return True
@@ -86,14 +88,12 @@ def main() -> int:
         failed += (
             [] if passes("processes", [*PYTHON, "pytest", PROCESSES, *rest]) else ["processes"]
         )
-    with fetching(*([] if options.quick else [DEFAULT_VERSION, *older])):
+    with fetching(*([] if options.quick else [release, *older])):
         failed += [name for name, command in checks.items() if not passes(name, command)]
     if bare and os.environ.get("CI") == "true":
         failed.append("packages")
     skipped = options.quick
-    if not skipped and not step(
-        "host", [*PYTHON, "hosts.install", DEFAULT_VERSION], cwd=ROOT / "tests"
-    ):
+    if not skipped and not step("host", [*PYTHON, "hosts.install", release], cwd=ROOT / "tests"):
         skipped = True
         if os.environ.get("CI") == "true":
             failed.append("host")
@@ -128,7 +128,9 @@ def scenarios(release: str, rest: list[str], alone: list[str], *, write: bool = 
     name = f"scenarios on {release}"
     if not ready or step(name, [*run, *rest], fine=fine, told=told):
         return ready
-    passed = step(f"{name}, alone", [*run, "-n", "0", *AGAIN, *rest], told=told)
+    told |= {RECORD: ALONE} if write else {}
+    enough = AGAIN if write else [*AGAIN, *FIRST]
+    passed = step(f"{name}, alone", [*run, "-n", "0", *enough, *rest], told=told)
     alone += [name] if passed else []
     return passed
 

@@ -7,7 +7,7 @@ import itertools
 import json
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,77 +17,10 @@ import pytest
 from clawstop import cookies, receipts
 from clawstop.cuts import Cut, Stage
 from clawstop.paths import Paths, write_private
+from nodes import WAIT, S, node, stop
 from wire import engine
 
-S = "agent:main:main"
 T = "agent:main:other"
-PLUGIN = Path(__file__).parent.parent / "hooks" / "openclaw" / "bridge.js"
-DRIVER = Path(__file__).parent / "bridge_driver.mjs"
-WAIT = 10.0  # seconds; Node starts in a tenth of one
-
-
-class Node:
-    """The bridge in a process of its own; `node.gate(...)` calls the bridge's method."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self._ids = itertools.count()
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self.reading = asyncio.create_task(self._read())
-
-    async def _read(self) -> None:
-        assert self.process.stdout
-        async for line in self.process.stdout:
-            answer = json.loads(line)
-            future = self._waiting.pop(answer["id"])
-            if "error" in answer:
-                future.set_exception(AssertionError(answer["error"]))
-            else:
-                future.set_result(answer["result"])
-
-    def __getattr__(self, call: str) -> Callable[..., Awaitable[Any]]:
-        def ask(*args: Any) -> Awaitable[Any]:
-            number = next(self._ids)
-            future = self._waiting[number] = asyncio.get_running_loop().create_future()
-            line = json.dumps({"id": number, "call": call, "args": args})
-            assert self.process.stdin
-            self.process.stdin.write(line.encode() + b"\n")
-            return asyncio.wait_for(future, WAIT)
-
-        return ask
-
-    async def tool(self, run: str = "r1", session: str = S) -> str | None:
-        call = {"id": "c", "run": run, "session": session, "tool": "exec"}
-        refusal: str | None = await self.gate(call)
-        return refusal
-
-    async def until(self, call: str, *args: Any) -> None:
-        async with asyncio.timeout(WAIT):
-            while not await getattr(self, call)(*args):
-                await asyncio.sleep(0.02)
-
-
-@asynccontextmanager
-async def node(place: Paths) -> AsyncIterator[Node]:
-    binary = shutil.which("node")
-    assert binary, "Node is needed: the bridge is JavaScript"
-    process = await asyncio.create_subprocess_exec(
-        binary,
-        str(DRIVER),
-        str(PLUGIN),
-        str(place.root),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    one = Node(process)
-    try:
-        await one.start()
-        yield one
-    finally:
-        assert process.stdin
-        process.stdin.close()
-        await asyncio.wait_for(process.wait(), WAIT)
-        await one.reading
 
 
 @pytest.fixture
@@ -95,10 +28,6 @@ def place(tmp_path: Path) -> Paths:
     paths = Paths(tmp_path / "openclaw")
     paths.prepare()
     return paths
-
-
-async def stop(server: Any, target: str) -> dict[str, Any]:
-    return dict(await server.engine.commands.stop(None, {"target": target, "pid": 1}))
 
 
 # -- with the real engine
@@ -284,8 +213,8 @@ def test_a_turn_that_was_slow_to_begin_is_refused_and_not_taken_for_the_next(
             await stop(server, S)
             await bridge.message({**message, "id": "m2", "text": words})
             assert await bridge.turn(None, S, {"prompt": words}) is None
-            new = await bridge.place("host-2", S, f"they say: {words}")
-            old = await bridge.place("host-1", S, "they say: tidy up")
+            new = await bridge.place("host-2", S, {"prompt": f"they say: {words}"})
+            old = await bridge.place("host-1", S, {"prompt": "they say: tidy up"})
             assert await bridge.admit(new["run"], S, {}) is None, "what they want now"
             assert await bridge.admit(old["run"], S, {}) == "it is over"
             assert await bridge.tool(new["run"]) is None
@@ -303,10 +232,10 @@ def test_a_turn_that_was_slow_to_begin_does_not_take_the_next_ones_message(place
             await bridge.turn(None, S, {"prompt": "tidy up"})
             await stop(server, S)
             await bridge.message({**message, "id": "m2", "text": "and now this"})
-            old = await bridge.place("host-1", S, "they say: tidy up")
+            old = await bridge.place("host-1", S, {"prompt": "they say: tidy up"})
             assert await bridge.admit(old["run"], S, {}) == "it is over"
             await bridge.turn(None, S, {"prompt": "and now this"})
-            new = await bridge.place("host-2", S, "they say: and now this")
+            new = await bridge.place("host-2", S, {"prompt": "they say: and now this"})
             _, about = await bridge.about(new["run"])
             assert about["message"] == "m2"
 

@@ -17,6 +17,7 @@ import pytest
 from clawstop import agents, agentsmd, cookies, doctor, install, starter
 from clawstop.agents import Config
 from clawstop.cookies import Owner
+from clawstop.errors import UsageError
 from clawstop.openclaw import OpenClaw
 from clawstop.paths import Paths
 from product import Product
@@ -37,11 +38,14 @@ def write(home: Paths, config: Any) -> Path:
     return file
 
 
-def put_back(home: Paths, before: bytes, now: Any) -> Path:
-    """What uninstall does when the host has taken its own part out."""
+def put_back(home: Paths, before: bytes, now: Any, installed: Any = None) -> Path:
+    """What uninstall does when the host has taken its own part out; `installed` is what the file
+    was when we had gone in."""
     file = home.openclaw / "openclaw.json"
     file.write_bytes(before)
     agentsmd.back_up(home.root / agentsmd.BACKUPS, file, before)
+    if installed is not None:
+        agentsmd.back_up(home.root / install.INSTALLED, file, json.dumps(installed).encode())
     file.write_text(json.dumps(now))
     list(install._put_config_back(home, Config(files=[file]), dry_run=False))
     return file
@@ -109,7 +113,7 @@ case "$*" in
   *--help) echo "  --dangerously-force-unsafe-install  Bypass" ;;
   "plugins install"*unsafe*) ;;
   "plugins install"*) echo "blocked: dangerous code patterns detected"; exit 1 ;;
-  "config schema") exit 1 ;;
+  "config schema") echo '{"properties": {}}' ;;
 esac
 """
 
@@ -134,14 +138,56 @@ def test_an_old_release_is_told_what_it_needs_and_nothing_that_it_refuses(
 def test_a_config_comes_back_from_an_old_release_too(home: Paths) -> None:
     before = b"{ // mine\n agents: {list: [{id: 'dev1'}]},\n}\n"
     now = {"agents": {"list": [{"id": "dev1"}]}, "diagnostics": {"enabled": True}}
-    assert put_back(home, before, now).read_bytes() == before
+    assert put_back(home, before, now, installed=now).read_bytes() == before
+
+
+def test_diagnostics_that_a_person_turned_on_since_stay_on(home: Paths) -> None:
+    before = {"agents": {"list": [{"id": "dev1"}]}}
+    now = {**before, "diagnostics": {"enabled": True}}
+    file = put_back(home, json.dumps(before).encode(), now, installed=before)
+    assert json.loads(file.read_text()) == now
+
+
+def test_a_release_that_cannot_load_the_plugin_is_told_before_anything_is_written(
+    home: Paths, tmp_path: Path
+) -> None:
+    binary = tmp_path / "openclaw"
+    binary.write_text("#!/bin/sh\necho 2026.3.28\n")
+    binary.chmod(0o755)
+    write(home, {})
+    before = sorted(home.openclaw.rglob("*"))
+    with pytest.raises(
+        UsageError, match=r"2026\.3\.28 cannot load the plugin: update it to 2026\.4"
+    ):
+        list(install.install(home, str(binary), dry_run=False))
+    assert sorted(home.openclaw.rglob("*")) == before
+
+
+@pytest.mark.parametrize("schema", ["exit 1", 'echo "{}"'])
+def test_a_setting_that_the_release_refuses_does_not_leave_an_install_half_made(
+    home: Paths, tmp_path: Path, schema: str
+) -> None:
+    binary = tmp_path / "openclaw"
+    binary.write_text(
+        f"""#!/bin/sh
+case "$*" in
+  "config schema") {schema} ;;
+  "config set"*) echo "Unrecognized key"; exit 1 ;;
+esac
+"""
+    )
+    binary.chmod(0o755)
+    write(home, {})
+    openclaw = OpenClaw(home, str(binary))
+    told = list(install._link(home, openclaw, agents.read(home), None, dry_run=False))
+    assert any("goes on without" in line and "Unrecognized key" in line for line in told)
 
 
 DEFAULTS = """#!/bin/sh
 echo "$*" >> "$0.log"
 case "$*" in
   *--help) ;;
-  "config schema") exit 1 ;;
+  "config schema") echo '{"properties": {}}' ;;
   "plugins install"*) echo "{}" > "$OPENCLAW_CONFIG_PATH" ;;
   "plugins enable"*) echo '%s' > "$OPENCLAW_CONFIG_PATH" ;;
 esac
@@ -281,7 +327,7 @@ def test_a_host_that_cannot_be_asked_knows_nothing(home: Paths, tmp_path: Path) 
     command.write_text("#!/bin/sh\nexit 1\n")
     command.chmod(0o755)
     openclaw = OpenClaw(home, str(command))
-    assert not openclaw.knows("plugins", "entries", "*")
+    assert openclaw.knows("plugins", "entries", "*") is None
     assert not openclaw.takes("plugins install", "--force")
 
 

@@ -38,8 +38,11 @@ def test_no_scenario_fails_or_is_limited_without_a_reason(column: table.Column) 
 def test_a_failure_and_each_reason_are_shown_once() -> None:
     one = {"outcome": table.LIMITED, "why": "the host does not tell"}
     shell, fence = table.SCENARIOS["stop from a shell"][:2], table.SCENARIOS["fence"]
-    scenarios = dict.fromkeys(shell, one) | {fence[0]: {"outcome": table.FAILED}}
-    told = table.rendered([{"release": "2026.1.2", "date": "2026-01-03", "scenarios": scenarios}])
-    assert "0 of 2 [1] |" in told
+    failed = {"outcome": table.FAILED, "date": "2026-01-03"}
+    alone = {**one, "date": "2026-01-05", "alone": True}
+    scenarios = {shell[0]: {**one, "date": "2026-01-04"}, shell[1]: alone, fence[0]: failed}
+    told = table.rendered([{"release": "2026.1.2", "scenarios": scenarios}])
+    assert "| run on | 2026-01-03 |" in told, "of the oldest"
+    assert "0 of 2 (1 only alone) [1] |" in told
     assert "0 of 1 **1 failed** |" in told, "nothing is known of it"
     assert told.count("the host does not tell") == 1

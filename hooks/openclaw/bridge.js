@@ -5,7 +5,7 @@ import { Engine } from "./engine.js";
 import { Fence } from "./fence.js";
 import { Mirror, covers } from "./mirror.js";
 import { Spent } from "./spent.js";
-import { configOf, knowsHook, letsHook } from "./sdk.js";
+import { configOf, hookRunner, knowsHook, letsHook } from "./sdk.js";
 import { entryOf } from "./sessions.js";
 import { Takeover } from "./takeover.js";
 import { cageFor, restoreShell, useShell } from "./shell.js";
@@ -31,6 +31,7 @@ const UNNAMED = 20; // turns of a session that the host has not named; it never 
 const INPUT = 2000; // characters of a tool's input that the engine is told
 const SETUP = "run `clawstop doctor` to see why";
 const RESUME = "clawstop-resume-"; // runs that go on with what a crash cut off, by our own message
+const NAMED = /^(?:announce:|clawstop-resume-|turn:)/; // runs that say what they are
 const JOBS = new Set(["automations", "cron"]); // the tools that schedule
 const EXEC = new Set(["exec", "bash"]); // the tools that start processes
 
@@ -91,17 +92,25 @@ export class Bridge {
     const frames = watchFrames({
       asked: (told) => this.chat.operatorAsked(told),
       stopped: (told) => this.chat.operatorStopped(told),
+      refused: (told) => this.chat.operatorRefused(told),
       waits: (told) => this.chat.operatorWaits(told),
       patient: () => this.chat.patient,
       stale: (run) => this.fence.stale(run),
     });
     const entry = this.hostConfig?.plugins?.entries?.clawstop;
+    const permitted = entry?.hooks?.allowConversationAccess ?? letsHook("before_model_resolve"); // older ones ask for no permission
     this.abilities = {
       ...(await host.capabilities()),
       memory: await memory.keeper(path.dirname(this.folder), this.agents()),
-      conversation: entry?.hooks?.allowConversationAccess ?? letsHook("before_agent_reply"), // older ones ask for no permission
+      hooks_seen: Boolean(hookRunner()),
+      gate: knowsHook("before_tool_call") !== false,
+      messages: knowsHook("reply_dispatch") !== false,
+      conversation: permitted,
+      turns: !permitted || knowsHook("before_agent_reply") !== false,
+      events: Boolean(this.api.runtime?.events?.onAgentEvent),
+      outbound: Boolean(this.api.runtime?.channel?.outbound?.loadAdapter),
       previews: this.fence.keepPreviews(),
-      channel_hooks: knowsHook("reply_payload_sending") !== false,
+      deliveries: await drain.dropsDeliveries(),
       live_settings: Boolean(this.api.runtime?.config?.current),
       channel_stops: Boolean(this.#unwatch),
       page_stops: frames,
@@ -128,8 +137,8 @@ export class Bridge {
   }
 
   // What an older instance of this plugin knew.
-  inherit({ mirror, runs, ended, children, traces = new Map(), cron, state, settings, cages, askEmit, chat, pending = new Map() }) {
-    Object.assign(this, { runs, ended, children, traces, cron, state, settings, cages, askEmit });
+  inherit({ mirror, runs, ended, unnamed = new Map(), names = new Map(), aliases = new Map(), children, traces = new Map(), cron, state, settings, cages, askEmit, chat, pending = new Map() }) {
+    Object.assign(this, { runs, ended, unnamed, names, aliases, children, traces, cron, state, settings, cages, askEmit });
     this.chat.memory = { ...this.chat.memory, ...chat?.memory }; // an older one knew less
     this.mirror.first = mirror.first ?? 0;
     for (const part of ["latches", "sessions", "brakes"]) for (const [key, value] of mirror[part]) this.mirror[part].set(key, value);
@@ -258,8 +267,12 @@ export class Bridge {
   }
 
   // The session in which a person was last answered in this place.
-  talkedTo(route) {
-    return host.talkedTo(this.api, this.agents(), route);
+  talkedTo(agent, route) {
+    try {
+      return host.talkedTo(this.api, agent, route);
+    } catch {
+      return undefined; // it tells nobody
+    }
   }
 
   overFor(reply) {
@@ -324,17 +337,17 @@ export class Bridge {
     if (host.isRecovery(this.api, session, run)) return { cause: "recovery", reports: [] };
     if (jobId) return { cause: "cron", reports: [`job:${jobId}`] };
     if (trigger && trigger !== "user") return { cause: trigger, reports: drain.wakesOf(session, [...this.traces.values()].map((one) => one.id)) };
-    const message = this.chat.takeFor(run, session, prompt);
-    const children = message ? [] : childrenIn(prompt ?? "");
-    if (children.length) return { cause: "announce", reports: children }; // one that has waited has no name of its own in older releases
+    const children = childrenIn(prompt ?? "");
+    const message = this.chat.takeFor(run, session, prompt, children.length > 0);
+    if (children.length && !message) return { cause: "announce", reports: children }; // one that has waited has no name of its own in older releases
     return { cause: message ? "message" : "unknown", reports: [], asked: message?.at, sender: message?.sender, page: message?.named, message: message?.id };
   }
 
   // The run and the session that a hook of the host means. Up to 2026.7 a run gets its name after it was admitted, and
   // its tools and events come under a key of the host's policies.
-  place(run, session, prompt) {
-    const fresh = run && !this.runs.has(run) && !this.ended.has(run) && !this.names.has(run);
-    const mine = fresh ? this.#takeUnnamed(session, prompt) : undefined;
+  place(run, session, about) {
+    const fresh = run && about && !NAMED.test(run) && !this.runs.has(run) && !this.ended.has(run) && !this.names.has(run);
+    const mine = fresh ? this.#takeUnnamed(session, about) : undefined;
     if (mine) {
       this.names.set(run, mine);
       forgetOldest(this.names);
@@ -348,13 +361,17 @@ export class Bridge {
     return { run: id, session: known?.session ?? this.aliases.get(session) ?? session };
   }
 
-  // Whose name that is: of who has said what the host tells, else of the oldest that is not over.
-  #takeUnnamed(session, prompt = "") {
+  // Whose name that is: of who has said what the host tells, else of the oldest that is not over. A host has runs of its
+  // own in between ("memory"): those are nobody's.
+  #takeUnnamed(session, { prompt = "", trigger }) {
     const all = this.unnamed.get(session) ?? [];
-    const told = (id) => this.about(id)?.[1].said;
-    const said = all.filter((id) => told(id) && prompt.includes(told(id)));
-    const mine = [...said, ...all].find((id) => this.runs.has(id)) ?? said[0];
-    if (mine) this.unnamed.set(session, all.filter((id) => id !== mine));
+    const known = (id) => this.about(id)?.[1] ?? {};
+    const alike = all.filter((id) => !trigger || !known(id).trigger || known(id).trigger === trigger);
+    const said = alike.filter((id) => known(id).said && prompt.includes(known(id).said));
+    const mine = said.find((id) => this.runs.has(id)) ?? said[0] ?? alike.find((id) => this.runs.has(id));
+    const rest = all.filter((id) => id !== mine);
+    if (rest.length) this.unnamed.set(session, rest);
+    else this.unnamed.delete(session);
     return mine;
   }
 
@@ -367,7 +384,7 @@ export class Bridge {
       return known.admission;
     }
     const past = this.ended.get(run); // it was slow to begin, and was taken for gone
-    const record = past ? { ...past, sessionId: sessionId ?? past.sessionId, ending: false, ended: undefined } : { session, sessionId, at: Date.now(), said: about.prompt?.slice(0, SAID), ...this.#cause(run, session, about) };
+    const record = past ? { ...past, sessionId: sessionId ?? past.sessionId, ending: false, ended: undefined } : { session, sessionId, at: Date.now(), said: about.prompt?.slice(0, SAID), trigger: about.trigger, ...this.#cause(run, session, about) };
     this.ended.delete(run);
     this.runs.set(run, record);
     return (record.admission = this.#bind(run, record));
@@ -397,9 +414,11 @@ export class Bridge {
   // A turn is about to begin, in a session of that very name.
   async turn(run, session, about) {
     this.aliases.delete(session);
-    const named = run || `turn:${crypto.randomUUID()}`;
-    const { run: id } = this.place(named, session);
+    // Such a host tells before it puts a message into its queue: there it is nobody's run yet.
+    if (!run && this.chat.isQueued(session, about.prompt)) return this.mirror.latched(session) ? `${session} is stopped` : undefined;
+    const id = run ? this.place(run, session).run : `turn:${crypto.randomUUID()}`;
     const refusal = await this.admit(id, session, about);
+    if (refusal) this.#tellShut(session);
     if (refusal) this.runEnded(id); // the host says nothing more of it
     else if (!run) this.unnamed.set(session, [...(this.unnamed.get(session) ?? []), id].slice(-UNNAMED));
     return refusal;
@@ -411,6 +430,12 @@ export class Bridge {
     if (this.runs.has(run)) this.runs.get(run).live ??= Date.now();
     this.takeover.compacts(session, false); // also one that was cut off
     if (refusal) this.#refuse(run, refusal);
+    if (refusal) this.#tellShut(session);
+  }
+
+  // Where what people write is not seen, they would wait for ever.
+  #tellShut(session) {
+    if (this.abilities?.messages === false && this.mirror.latched(session)) this.chat.tellShut(session);
   }
 
   #refuse(run, why) {
@@ -451,7 +476,7 @@ export class Bridge {
   // The same where the host says neither how it ended nor when it is over.
   async runGone(run) {
     const known = this.runs.get(run);
-    if (!known || !(await host.left(known.sessionId)) || !this.runs.has(run)) return;
+    if (!known || !(await host.left(known.sessionId, () => this.runs.has(run))) || !this.runs.has(run)) return;
     this.runEnded(run, !known.ending && known.success !== false);
   }
 
@@ -460,7 +485,7 @@ export class Bridge {
     const known = this.runs.get(run);
     if (!known) return;
     if (!settled && host.saysWhenOver()) await sleep(SETTLED_MS);
-    if (settled || (await host.left(known.sessionId))) this.runEnded(run);
+    if (settled || (await host.left(known.sessionId, () => this.runs.has(run)))) this.runEnded(run);
   }
 
   // The host aborted a run because a person said so. Ours are marked `ending` before we abort them.
@@ -585,7 +610,7 @@ export class Bridge {
 
   // The same for a host that does not ask for it: with the call itself. Undefined where nothing is to be changed.
   async execParams({ toolName, params }, session) {
-    if (!EXEC.has(toolName) || knowsHook("resolve_exec_env") !== false) return undefined;
+    if (!EXEC.has(toolName) || knowsHook("resolve_exec_env")) return undefined;
     const given = await this.execEnv(session, params?.host);
     return given && { ...params, env: { ...params?.env, ...given } };
   }

@@ -21,8 +21,9 @@ const LOCAL = /^zh/i.test(process.env.LC_ALL || process.env.LC_MESSAGES || proce
 const STOPPING_MS = 3000; // a stop on a page is over within 0.5 s, mostly
 const CLAIMED_MS = 5000; // what we have claimed is written down within this, or never
 const BEGIN_MS = 15000; // a message that has not become a run by then never will
+const QUOTES = ["ChannelStructuredContext", "UntrustedStructuredContext"]; // as it is called since 2026.8, and before
 const SLASH = /^agent:[^:]+:[^:]+:slash:[^:]+$/;
-const ANEW = /^\s*\/(new|reset)\b/i;
+const ANEW = /^\s*\/(new|reset)(?:\s|$)/i;
 const ANEW_MS = 3000; // the host begins a conversation anew in 0.3-2 s,
 const ANEW_SETTLE_MS = 300; // and takes messages again so long after it has said so
 const OLD_MS = 600000; // and nobody waits for it any more
@@ -39,7 +40,11 @@ const FROZEN = {
   en: "This agent is frozen: its tools wait. On its machine, `clawstop release` lets it go on and `clawstop stop` ends it.",
   zh: "该智能体已冻结：工具调用等待中。请在其所在机器上运行 clawstop release 继续，或 clawstop stop 结束。",
 };
-const FROZEN_AGAIN_MS = 600000;
+const SHUT = {
+  en: "This agent is stopped, and this OpenClaw does not tell clawstop what you write. On its machine, `clawstop release` lets it go on.",
+  zh: "该智能体已停止，而此版本的 OpenClaw 不会把你的消息告知 clawstop。请在其所在机器上运行 clawstop release 继续。",
+};
+const TELL_AGAIN_MS = 600000;
 const AWAY = {
   en: "clawstop's engine is not running: no tool runs meanwhile, and what you named is stopped as soon as it is back (run `clawstop doctor`).",
   zh: "clawstop 引擎未运行：期间不会执行任何工具，引擎恢复后会立即停止你指定的对象（请运行 clawstop doctor）。",
@@ -69,13 +74,14 @@ export class Chat {
     halts: new Map(), // when it was last carried out, whoever said it
     claimed: new Map(), // {text, at}: the last thing that was said to us
     answers: new Map(), // the line that takes the place of the host's own
-    told: new Map(), // when the person was told that it is frozen
+    told: new Map(), // when the person was told why nothing happens
     resets: new Map(), // [when a /new was typed, and has not been carried out yet]
     tongues: new Map(), // the language that the person writes in
     choices: new Map(), // by session and sender, {at, names, keep}: of whom somebody may name the number
   };
 
   #told = new Map(); // message -> what became of it
+  #late = false; // this host names runs late: they have not the id of their message
   #unsettled = new Map(); // session -> Pending: a page has stopped it, or begun it anew
 
   constructor(bridge) {
@@ -95,9 +101,11 @@ export class Chat {
   // Up to 2026.7 a command of a channel's menu comes in a session of its own: meant is the one that was last talked to in
   // the same place.
   #behind(key, { route }) {
-    const same = ([session, one]) => !SLASH.test(session) && one.route?.channel === route.channel && one.route?.to === route.to;
-    const session = [...this.memory.heard].findLast(same)?.[0] ?? this.#bridge.talkedTo(route) ?? key;
-    if (session !== key) this.#bridge.aliases.set(key, session);
+    const alike = (a, b) => a === undefined || b === undefined || String(a) === String(b);
+    const there = (one) => one?.channel === route.channel && one.to === route.to && alike(one.account, route.account) && alike(one.thread, route.thread);
+    const same = ([session, one]) => !SLASH.test(session) && agentOf(session) === agentOf(key) && there(one.route);
+    const session = [...this.memory.heard].findLast(same)?.[0] ?? this.#bridge.talkedTo(agentOf(key), route) ?? key;
+    if (session !== key) remember(this.#bridge.aliases, key, session);
     return session;
   }
 
@@ -196,7 +204,7 @@ export class Chat {
 
   // A command from the channel's own menu, which comes past all hooks: the line, at once.
   async menu(text, { session: key, sender, channel, to, account, thread, group, authorised }) {
-    const session = SLASH.test(key ?? "") ? this.#behind(key, { route: { channel, to } }) : key;
+    const session = SLASH.test(key ?? "") ? this.#behind(key, { route: { channel, to, account, thread } }) : key;
     const route = { session, channel, to, account, thread };
     if (!session || !mayUseMenu(this.#bridge.hostConfig, { ...route, sender, group, authorised })) return STRANGER[this.#languageOf(session)];
     const answer = await this.#obey(orderOf(text), { session, sender, text, group, id: crypto.randomUUID() }, route);
@@ -243,7 +251,7 @@ export class Chat {
   async #claim(hook, route, said, line) {
     const recorder = hook?.userTurnTranscriptRecorder;
     if (recorder) recorder.markBlocked?.();
-    else if (route.channel === "webchat") remember(this.memory.claimed, said.session, { text: said.text, at: Date.now() });
+    else if (route.channel === "webchat") remember(this.memory.claimed, said.session, { text: said.text.trim(), at: Date.now() });
     if (route.channel !== "webchat" || !this.#bridge.isNew(route.session)) {
       void Promise.resolve(line).then((text) => text && this.#bridge.say(route, text));
       return CLAIM;
@@ -262,8 +270,10 @@ export class Chat {
   isClaimed(session, message) {
     const { claimed } = this.memory;
     const { text, at } = claimed.get(session) ?? {};
-    if (message?.role !== "user" || Date.now() - (at ?? 0) > CLAIMED_MS || !textOf(message).includes(text)) return false;
-    return claimed.delete(session);
+    if (message?.role !== "user" || !text || Date.now() - at > CLAIMED_MS) return false;
+    const written = textOf(message).trim(); // behind what the host puts before it: "[Wed 2026-11-18 14:00 UTC] stop"
+    const mine = written === text || (written.endsWith(text) && /[\]\n] ?$/.test(written.slice(0, -text.length)));
+    return mine && claimed.delete(session);
   }
 
   // True for a message that the agent has already: a crash came, and it went on with it.
@@ -285,14 +295,25 @@ export class Chat {
 
   // The message of a person that a run of this session answers; none when it is nobody's. On a page the run has its
   // id; elsewhere its words are in the prompt, or the oldest one is meant.
-  takeFor(run, session, prompt = "") {
+  // Where others' words are told, `only` those count.
+  takeFor(run, session, prompt = "", only = false) {
     const waiting = this.memory.waiting.get(session) ?? [];
-    const late = run.startsWith("turn:"); // nor has it the id of its message
-    const unnamed = waiting.filter((one) => late || !one.named);
-    const said = unnamed.filter((one) => one.text && prompt.includes(one.text)).sort((a, b) => b.text.length - a.text.length);
-    const mine = waiting.find((one) => one.id === run) ?? said.find((one) => !one.queued) ?? said[0] ?? unnamed[0];
+    this.#late ||= run.startsWith("turn:");
+    const unnamed = waiting.filter((one) => this.#late || !one.named);
+    const mine = waiting.find((one) => one.id === run) ?? this.#saying(unnamed, prompt) ?? (only ? undefined : unnamed[0]);
     if (mine) this.#keep(session, (one) => one !== mine);
     return mine;
+  }
+
+  // The one whose words these are.
+  #saying(messages, prompt) {
+    const said = messages.filter((one) => one.text && prompt.includes(one.text)).sort((a, b) => b.text.length - a.text.length);
+    return said.find((one) => !one.queued) ?? said[0];
+  }
+
+  // Whether these words wait in the host for the end of a run.
+  isQueued(session, prompt = "") {
+    return this.#saying(this.memory.waiting.get(session) ?? [], prompt)?.queued === true;
   }
 
   #keep(session, wanted) {
@@ -338,12 +359,21 @@ export class Chat {
     return { session, ...this.memory.heard.get(session)?.route };
   }
 
-  // Once for each freeze, and not again within a while.
+  // Why nothing happens, and not again within a while.
   tellFrozen(session) {
+    this.#tellOnce(session, FROZEN);
+  }
+
+  // The same where no message of theirs can release it.
+  tellShut(session) {
+    this.#tellOnce(session, SHUT);
+  }
+
+  #tellOnce(session, words) {
     const { told } = this.memory;
-    if (Date.now() - (told.get(session) ?? 0) < FROZEN_AGAIN_MS) return;
+    if (Date.now() - (told.get(session) ?? 0) < TELL_AGAIN_MS) return;
     remember(told, session, Date.now());
-    this.#bridge.say(this.routeOf(session), FROZEN[this.#languageOf(session)]);
+    this.#bridge.say(this.routeOf(session), words[this.#languageOf(session)]);
   }
 
   // -- a stop, however it shows itself
@@ -435,10 +465,16 @@ export class Chat {
   // It may be the stop that the host reports next: a lifecycle event knows neither the word nor who said it.
   operatorAsked({ session: key, text, method, at }) {
     const session = this.#bridge.canonical(key);
+    if (this.#bridge.ending.isOurs(session)) return;
     const anew = method === "sessions.reset" || (method === "chat.send" && ANEW.test(text));
     const stop = !anew && (method !== "chat.send" || stopWord(text));
     if (stop) remember(this.memory.heard, session, { text: text ?? method, sender: "operator", at });
     if (anew || stop) remember(this.#unsettled, session, new Pending(anew ? ANEW_MS : STOPPING_MS));
+  }
+
+  // The host has said no to it.
+  operatorRefused({ session: key }) {
+    this.#unsettled.get(this.#bridge.canonical(key))?.close();
   }
 
   // Between a `/new` on a page and the fresh conversation the host loses what comes in, and so it does right behind a stop: it
@@ -506,16 +542,20 @@ function isPerson(ctx) {
 
 const textOf = ({ content }) => (typeof content === "string" ? content : (content ?? []).map((part) => part.text ?? "").join(""));
 
-// Up to 2026.7 the host shows the model what was last said in the chat, also what a stop has made it forget. In a direct
-// chat that is all in the conversation; of a group it keeps what was said since the stop, and not to us.
+// The host shows the model what was last said in the chat, also what a stop has made it forget: newer ones only to who
+// answers a message or writes in a group. In a direct chat that is all in the conversation; of a group it keeps what was
+// said since the stop, and not to us.
 function unquote(ctx, before) {
-  if (!before || !Array.isArray(ctx.UntrustedStructuredContext)) return;
+  for (const key of QUOTES) if (before && Array.isArray(ctx[key])) ctx[key] = unquoted(ctx, ctx[key], before);
+}
+
+function unquoted(ctx, entries, before) {
   const kept = ({ timestamp_ms: at, body }) => ctx.ChatType !== "direct" && at > before && !orderOf(body ?? "");
-  const quoted = ctx.UntrustedStructuredContext.map((entry) => {
+  const quoted = entries.map((entry) => {
     const { messages } = (entry?.type === "chat_window" && entry.payload) || {};
     return Array.isArray(messages) ? { ...entry, payload: { ...entry.payload, messages: messages.filter(kept) } } : entry;
   });
-  ctx.UntrustedStructuredContext = quoted.filter((entry) => entry?.payload?.messages?.length !== 0);
+  return quoted.filter((entry) => entry?.payload?.messages?.length !== 0);
 }
 
 // What the bot is called here. One mention in a text that mentions the bot is the bot's.

@@ -50,6 +50,8 @@ export async function cancelTasks(api, sessions, execs) {
   return rows;
 }
 
+export const dropsDeliveries = async () => Boolean((await deliveries)?.drainPendingDeliveries);
+
 // Messages that were written and not yet delivered. "Delivering" nothing makes the host remove them.
 export async function dropDeliveries(api, log, covered, before) {
   const queue = await deliveries;

@@ -44,7 +44,7 @@ export class Fence {
   stale(name) {
     const { run } = this.#bridge.place(name);
     const [id, known] = this.#bridge.about(run) ?? this.#bridge.answering(run) ?? [];
-    return Boolean(known?.ending && !known.finished && this.#bridge.dead(id));
+    return Boolean(known?.ending && !known.finished && (this.#bridge.dead(id) || this.#bridge.mirror.latched(known.session)));
   }
 
   // What a run says on a channel, where the host asks no hook: its finals go through the dispatcher of the message that it

@@ -9,7 +9,7 @@ const SEEN = Symbol.for("clawstop.frames");
 const PAGES = Symbol.for("clawstop.pages");
 const METHODS = ["chat.send", "chat.abort", "sessions.abort", "sessions.reset"];
 const READING = ["chat.history", "chat.send"]; // what a page asks first; whom the host answers may read what is said
-const ANSWER = /^\{"type":"res","id":"([^"]+)","ok":true/;
+const ANSWER = /^\{"type":"res","id":"([^"]+)"(,"ok":true)?/;
 const CHAT = '{"type":"event","event":"chat"';
 const RUN = /"runId":"([^"]+)"/;
 const NODE = /"role"\s*:\s*"node"/; // a machine that runs commands, not a page
@@ -29,7 +29,8 @@ function parsed(data) {
   }
 }
 
-// Calls `asked({session, text, method})` when a stop may be coming and `stopped(...)` when the host said yes to it. What
+// Calls `asked({session, text, method})` when a stop may be coming, `stopped(...)` when the host said yes to it and
+// `refused(...)` when it said no. What
 // `waits(...)` gives is waited for before the host gets the frame; `patient()` when any might have to. False where the
 // library cannot be found: then a stop is seen only while a run is alive. Of a run that is `stale` no words are shown.
 export function watchFrames(seen) {
@@ -52,7 +53,7 @@ export function watchFrames(seen) {
 
   function incoming(socket, data) {
     if (!welcome.has(socket) && data?.length < LONGEST && NODE.test(data)) nodes.add(socket);
-    if (!pages.has(socket) && data?.length < LONGEST && READING.some((method) => data.includes(`"${method}"`))) reading.set(socket, parsed(data)?.id);
+    if (!pages.has(socket) && !nodes.has(socket) && data?.length < LONGEST && READING.some((method) => data.includes(`"${method}"`))) reads(socket, parsed(data));
     if (!(data?.length < LONGEST || socket[SEEN].patient?.()) || !METHODS.some((method) => data.includes(`"${method}"`))) return undefined;
     const { type, id, method, params } = parsed(data) ?? {};
     const session = params?.sessionKey ?? params?.key;
@@ -67,16 +68,24 @@ export function watchFrames(seen) {
     return wait;
   }
 
+  function reads(socket, { type, method, id } = {}) {
+    if (type === "req" && READING.includes(method)) reading.set(socket, id);
+  }
+
   function outgoing(socket, data) {
     if (typeof data !== "string" || !data.startsWith('{"type":"res"')) return;
-    const answered = ANSWER.exec(data)?.[1];
-    if (answered && !nodes.has(socket)) welcome.add(socket);
-    if (answered && reading.get(socket) === answered) pages.add(socket);
+    const [, answered, yes] = ANSWER.exec(data) ?? [];
+    if (yes && !nodes.has(socket)) welcome.add(socket);
+    if (answered && reading.get(socket) === answered) {
+      reading.delete(socket); // an id may be used again
+      if (yes) pages.add(socket);
+    }
     const pending = waiting.get(socket);
     if (!pending?.size || data.length > LONGEST) return;
     const { id, ok, payload } = parsed(data) ?? {};
     const told = pending.get(id);
     pending.delete(id);
+    if (told && ok === false) socket[SEEN].refused?.(told);
     // Only the answer to a stop says whether something was aborted.
     if (told && ok && (typeof payload?.aborted === "boolean" || told.method === "sessions.abort")) socket[SEEN].stopped(told);
   }

@@ -33,11 +33,14 @@ export const busySessions = () => [...(registry()?.keys() ?? [])];
 const embedded = () => globalThis[Symbol.for("openclaw.embeddedRunState")];
 export const saysWhenOver = () => Boolean(embedded()?.completionClaims);
 
-// The others only keep a list of those at work: true when this one has left it.
+// The others only keep a list of those at work: true when this one has left it. Where it cannot be looked for it gets the
+// time that it takes elsewhere.
 const atWork = () => embedded()?.activeRuns;
-export async function left(sessionId) {
-  for (const end = Date.now() + LEFT_MS; atWork()?.has(sessionId) && Date.now() < end; ) await new Promise((resolve) => setTimeout(resolve, 5));
-  return !atWork()?.has(sessionId);
+export async function left(sessionId, wanted) {
+  const blind = !sessionId || !atWork();
+  const there = () => wanted() && (blind || atWork().has(sessionId));
+  for (const end = Date.now() + (blind ? SETTLE_MS : LEFT_MS); there() && Date.now() < end; ) await new Promise((resolve) => setTimeout(resolve, 5));
+  return blind || !there();
 }
 
 // Of a run that is ended before it is at work such a host tells nothing at all: then it is in no list of its own.
@@ -168,9 +171,10 @@ export function resume(api, { session, run, message, route }) {
   return rpc(api, "agent", { agentId: agentOf(session), sessionKey: session, message, idempotencyKey: run, deliver: Boolean(there), ...told });
 }
 
-// The session that was last answered there.
-export function talkedTo(api, agents, { channel, to }) {
-  const there = entriesOf(api, agents).filter(({ entry }) => entry?.lastChannel === channel && entry.lastTo === to);
+// The session of this agent that was last answered there.
+export function talkedTo(api, agent, { channel, to, account }) {
+  const same = (entry) => entry?.lastChannel === channel && entry.lastTo === to && (!account || !entry.lastAccountId || entry.lastAccountId === account);
+  const there = entriesOf(api, [agent]).filter(({ entry }) => same(entry));
   return there.sort((a, b) => (b.entry.updatedAt ?? 0) - (a.entry.updatedAt ?? 0))[0]?.sessionKey;
 }
 

@@ -129,15 +129,13 @@ export default {
     // The first that names a run, and its session, where before_agent_reply does not, or there is none. The host waits for
     // it: what may not be is known then, and ended before it has asked the model.
     api.on("before_model_resolve", async (event, ctx = {}) => {
-      const { run, session } = bridge().place(ctx.runId, ctx.sessionKey, event?.prompt);
+      const { run, session } = bridge().place(ctx.runId, ctx.sessionKey, { prompt: event?.prompt, trigger: ctx.trigger });
       await bridge().admit(run, session, { sessionId: ctx.sessionId, trigger: ctx.trigger, prompt: event?.prompt })?.catch(() => undefined);
     });
-    api.on("model_call_started", (event, ctx = {}) => void bridge().place(event?.runId ?? ctx.runId, sessionOf(event ?? {}, ctx)));
-
     api.runtime?.events?.onAgentEvent?.((event) => {
       if (event.stream !== "lifecycle") return;
       const { phase, aborted, stopReason, executionSettled } = event.data ?? {};
-      const { run, session } = bridge().place(event.runId, event.sessionKey);
+      const { run, session } = bridge().place(event.runId, event.sessionKey, phase === "start" ? {} : undefined);
       if (phase === "start") {
         void bridge().start();
         void bridge().started(run, session, event.sessionId);
@@ -152,9 +150,10 @@ export default {
 
     on("before_tool_call", "tool", callOf, async (event, ctx) => {
       void bridge().start();
-      const refusal = await bridge().gate({ id: callOf(event, ctx), ...bridge().place(event.runId ?? ctx.runId, ctx.sessionKey), key: ctx.sessionKey, tool: event.toolName, params: event.params, signal: ctx.abortSignal });
+      const { run, session } = bridge().place(event.runId ?? ctx.runId, ctx.sessionKey, {});
+      const params = await bridge().execParams(event, session); // takes its time: the gate judges after it
+      const refusal = await bridge().gate({ id: callOf(event, ctx), run, session, key: ctx.sessionKey, tool: event.toolName, params: event.params, signal: ctx.abortSignal });
       if (refusal) return { block: true, blockReason: refusal };
-      const params = await bridge().execParams(event, bridge().place(undefined, ctx.sessionKey).session);
       return params ? { params } : undefined;
     }, { ...LAST, timeoutMs: FROZEN_MS });
     on("after_tool_call", "tool", callOf, (event, ctx) => {

@@ -21,7 +21,24 @@ const SHOWN = 80; // characters of a text that the engine is told
 // the host's database, and it lets nobody at them.
 export async function keeper(stateDir, agents) {
   if ((await agentSessions)?.SessionManager?.prototype?.appendLeafControl) return "host";
-  return agents.some((id) => fs.existsSync(path.join(stateDir, "agents", id, "agent", "openclaw-agent.sqlite"))) ? false : "files";
+  for (const id of agents) if (await inDatabase(path.join(stateDir, "agents", id, "agent", "openclaw-agent.sqlite"))) return false;
+  return "files";
+}
+
+// 2026.6 and 2026.7 have such a database too, for keys and an index.
+async function inDatabase(file) {
+  if (!fs.existsSync(file)) return false;
+  try {
+    const { DatabaseSync } = await import("node:sqlite");
+    const database = new DatabaseSync(file, { readOnly: true });
+    try {
+      return Boolean(database.prepare("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'session_nodes'").get());
+    } finally {
+      database.close();
+    }
+  } catch {
+    return true; // what cannot be read is not for us to cut
+  }
 }
 
 // The newest entries, at most so many. `whole` when that is all there is.

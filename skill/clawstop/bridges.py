@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from . import limits
 from .agents import normal_id, shown
 from .errors import ClawstopError, EngineUnreachable, NotNow, TranscriptError
 from .paths import read_json
@@ -25,41 +26,6 @@ DRAIN_SECONDS = 5.0  # a handful of calls of a few milliseconds each
 RESUME_SECONDS = 10.0  # it is accepted within 0.1 s; a gateway that has just started is slower
 MEMORY_SECONDS = 15.0  # a move takes 10 ms; a long conversation on a busy machine a second
 CONNECT_SECONDS = 4.0  # a bridge notices a new engine within 2 s; room for a busy machine
-
-
-# What is lost without an ability of the host, and what gives it back.
-REDUCED = {
-    "conversation": (
-        "a run that may not be is ended at its start instead of before it, so a notice of the "
-        "host may be seen; run: openclaw config set "
-        "plugins.entries.clawstop.hooks.allowConversationAccess true"
-    ),
-    "channel_stops": (
-        "a stop on a channel is not seen; use `clawstop stop`, and turn diagnostics on: "
-        "openclaw config set diagnostics.enabled true"
-    ),
-    "page_stops": "a stop on a page is not seen while no run is alive; use `clawstop stop`",
-    "reply_registry": "the host may show a notice of its own for a run that was ended",
-    "cages": (
-        "a process that throws its environment away is found only while its parent lives, or if it "
-        "was seen then; run the gateway as its systemd service, whose cgroup is its own"
-    ),
-    "memory": "a stopped task stays in the agent's memory; update OpenClaw",
-    "harness_abort": "a subagent's run cannot be ended, only gated; update OpenClaw",
-}
-
-# What an older release cannot, whatever is set: docs/hosts.md has the whole table.
-LIMITS = {
-    "channel_hooks": (
-        "on Telegram only OpenClaw's own stop words get through while a run is at work, new "
-        "messages wait, and its own line about a stop stands beside ours"
-    ),
-    "live_settings": "new settings hold after the gateway's next start",
-    "host_transcripts": (
-        "live previews on Telegram stay on, so up to two edits may still come after a stop; our "
-        "lines on a page are gone when it is loaded again"
-    ),
-}
 
 
 @dataclass(eq=False)
@@ -85,13 +51,11 @@ class Bridge:
 
     def reduced(self) -> list[str]:
         """What this gateway's release or settings keep us from doing, and how to change that."""
-        lacks = self.capabilities
-        return [lost for ability, lost in REDUCED.items() if lacks.get(ability) is False]
+        return limits.reduced(self.capabilities)
 
     def limits(self) -> list[str]:
         """What this gateway's release cannot at all."""
-        lacks = self.capabilities
-        return [limit for ability, limit in LIMITS.items() if lacks.get(ability) is False]
+        return limits.limits(self.capabilities, self.version)
 
     async def spent(self) -> dict[str, Any]:
         """How long its host waits for our hooks; nothing from a bridge that does not say."""

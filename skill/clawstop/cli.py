@@ -370,7 +370,7 @@ def status(paths: Paths, as_json: bool) -> None:
         click.echo(say("no_gateway"))
     for gateway in answer["gateways"]:
         name = f"{gateway['host']} {gateway['version']} (pid {gateway['pid']})"
-        word = "" if all(value is not False for value in gateway.values()) else say("reduced")
+        word = say("reduced") if gateway.get("reduced") else ""
         click.echo(f"{say('gateway')}  {name}  {word}".rstrip())
     for scope in answer["latches"]:
         click.echo(f"{say('is_stopped')}  {scope}")

@@ -11,7 +11,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from .backups import read as read_backup
 from .bridges import Bridges
 from .errors import ClawstopError, UsageError
 from .leftovers import LEFTOVERS
+from .limits import OLDEST, number
 from .openclaw import OpenClaw
 from .paths import Paths, private_folder, read_json, read_object, write_private
 from .settings import resource
@@ -48,6 +49,11 @@ def install(
 ) -> Iterator[str]:
     openclaw = OpenClaw(paths, binary)
     yield f"found OpenClaw {openclaw.version or 'of an unknown version'}: {openclaw.binary}"
+    if openclaw.version and number(openclaw.version) < number(OLDEST):
+        raise UsageError(
+            f"OpenClaw {openclaw.version} cannot load the plugin: update it to {OLDEST} or newer. "
+            "Without it `clawstop run` and `clawstop stop` still own and kill what they start"
+        )
     config = _config(paths)
     yield from _write_command(paths, dry_run)
     yield from _write_launcher(own_command(), paths.openclaw, dry_run)
@@ -94,7 +100,7 @@ def _link(
     linked, alone = plugin in ours, ours in ([], [plugin])
     enabled = config.entry().get("enabled") is True
     permitted = config.entry("hooks").get("allowConversationAccess") is True
-    may_permit = permitted or openclaw.knows(*KNOWN)
+    may_permit = permitted or openclaw.knows(*KNOWN) is not False
     # Releases that know no such permission tell of a stop on a channel only with diagnostics on.
     deaf = not may_permit and _diagnostics(config.raw) is None
     if linked and alone and enabled and permitted >= may_permit and not (fence or deaf):
@@ -122,9 +128,9 @@ def _link(
     if now.entry().get("enabled") is not True:
         yield from run("plugins", "enable", "clawstop")
     if not permitted and may_permit:
-        yield from run("config", "set", PERMISSION, "true")
+        yield from _try(run, PERMISSION)
     if deaf:
-        yield from run("config", "set", DIAGNOSTICS, "true")
+        yield from _try(run, DIAGNOSTICS)
     if fence:
         yield from run("config", "set", FENCE, fence)
     if first and not dry_run:
@@ -142,6 +148,14 @@ def _run(openclaw: OpenClaw, dry_run: bool, *step: str) -> Iterator[str]:
     yield f"run openclaw {shlex.join(step)}"
     if not dry_run:
         openclaw.run(*step)
+
+
+def _try(run: Callable[..., Iterator[str]], key: str) -> Iterator[str]:
+    """A setting that this release may refuse; doctor says what is lost without it."""
+    try:
+        yield from run("config", "set", key, "true")
+    except ClawstopError as error:
+        yield f"this OpenClaw does not take {key}, so it goes on without: {error}"
 
 
 def _keep(paths: Paths, config: Config, dry_run: bool) -> Iterator[str]:
@@ -293,11 +307,16 @@ def _put_config_back(paths: Paths, config: Config, dry_run: bool) -> Generator[s
         kept, now = there[-1], file.read_bytes()
         # Some releases write defaults of their own beside us: those are not the person's.
         same = [kept, *agentsmd.copies(paths.root / INSTALLED, file)[-1:]]
-        theirs = _without_ours(agents.parse(file))
-        if theirs not in [_without_ours(agents.parse(one)) for one in same]:
+        bare = partial(_without_ours, diagnostics=_set_diagnostics(paths, file))
+        if bare(agents.parse(file)) not in [bare(agents.parse(one)) for one in same]:
             yield f"leave {file}: more than ours has changed in it; as it was before us: {kept}"
             continue
         yield f"put {file} back as it was; as it is now is kept in {paths.root / LAST}"
+        if _has_meta(file) and not _has_meta(kept):
+            yield (
+                "if a gateway runs now, stop it, and run this command again: some releases take a "
+                f"{file.name} without their own `meta` for a damaged one, and put ours back"
+            )
         if not dry_run:
             agentsmd.back_up(paths.root / LAST, file, now)  # comments since then are nowhere else
             _overwrite(file, kept.read_bytes())
@@ -309,12 +328,22 @@ def _put_config_back(paths: Paths, config: Config, dry_run: bool) -> Generator[s
 def _unset(paths: Paths, openclaw: OpenClaw) -> Iterator[str]:
     """What the host's own uninstall leaves of us."""
     config = agents.read(paths)
-    kept = agentsmd.copies(paths.root / agentsmd.BACKUPS, config.files[0])[-1:]
     if config.entry():
         yield from _run(openclaw, False, "config", "unset", ENTRY)
-    before = [_diagnostics(agents.parse(one)) for one in kept]
-    if before == [None] and _diagnostics(config.raw) is True:
+    if _set_diagnostics(paths, config.files[0]) and _diagnostics(config.raw) is True:
         yield from _run(openclaw, False, "config", "unset", DIAGNOSTICS)
+
+
+def _set_diagnostics(paths: Paths, file: Path) -> bool:
+    """Whether it was we who turned them on."""
+    folders = (paths.root / agentsmd.BACKUPS, paths.root / INSTALLED)
+    found = [agentsmd.copies(folder, file)[-1:] for folder in folders]
+    return [[_diagnostics(agents.parse(one)) for one in each] for each in found] == [[None], [True]]
+
+
+def _has_meta(file: Path) -> bool:
+    config = agents.parse(file)
+    return isinstance(config, dict) and "meta" in config
 
 
 def _overwrite(file: Path, content: bytes) -> None:
@@ -327,14 +356,15 @@ def _overwrite(file: Path, content: bytes) -> None:
         os.chown(real, about.st_uid, about.st_gid)
 
 
-def _without_ours(config: Any) -> Any:
+def _without_ours(config: Any, *, diagnostics: bool = False) -> Any:
     """What a person has said in it: not our entry, not what the host notes about itself, and not
-    what is empty without those. A file that is included may be the plugins' part alone."""
+    what is empty without those; nor the `diagnostics` that we have turned on. A file that is
+    included may be the plugins' part alone."""
     own = json.loads(json.dumps(config))
     if not isinstance(own, dict):
         return own
     own.pop("meta", None)
-    if own.get("diagnostics") == {"enabled": True}:
+    if diagnostics and own.get("diagnostics") == {"enabled": True}:
         del own["diagnostics"]
     plugins = own.get("plugins", own)
     if not isinstance(plugins, dict):

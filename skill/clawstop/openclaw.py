@@ -68,13 +68,13 @@ class OpenClaw:
             told = f"openclaw {' '.join(arguments)} printed no JSON: {said[:200]!r}"
             raise ClawstopError(told) from None
 
-    def knows(self, *key: str) -> bool:
-        """Whether this release's config may have this key; `*` stands for any name. One that
-        cannot be asked does not know it."""
+    def knows(self, *key: str) -> bool | None:
+        """Whether this release's config may have this key; `*` stands for any name. None of one
+        that cannot be asked."""
         try:
             about: Any = self._schema
         except ClawstopError:
-            return False
+            return None
         for part in key:
             inside = about.get("properties") if isinstance(about, dict) else None
             more = about.get("additionalProperties") if isinstance(about, dict) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 
 import pytest
+from clawstop.limits import Limit
 from product import Product
 
 from .gateway import Gateway
@@ -28,21 +29,21 @@ def running(
         yield both
 
 
-Limit = Callable[[str, str], bool]
+Limited = Callable[[Limit], bool]
 
 
 @pytest.fixture
-def limit(request: pytest.FixtureRequest) -> Limit:
-    """`limit(release, why)`: whether this release is older than the one that can do more, and why.
-    Then the test asserts what can be had, and the table of releases shows the reason."""
+def limit(request: pytest.FixtureRequest) -> Limited:
+    """`limit(WAITS)`: whether this release has that limit. Then the test asserts what can be had,
+    and the table of releases shows the reason."""
 
-    def older(release: str, why: str) -> bool:
-        if not host().before(release):
-            return False
-        request.node.user_properties.append(("limit", why))
-        return True
+    def holds(one: Limit) -> bool:
+        if one.holds(host().version):
+            request.node.user_properties.append(("limit", one.why))
+            return True
+        return False
 
-    return older
+    return holds
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

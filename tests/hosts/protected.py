@@ -62,7 +62,10 @@ def protected(
         more = {"allow": allowed, "load": {"paths": folders}, "entries": entry}
         overrides = config.merge(overrides, {"plugins": more})
     options["overrides"] = overrides
-    gateway = Gateway(root / "gateway", host(), plugin=product.plugin, telegram=telegram, **options)
+    release = options.pop("host", None) or host()
+    gateway = Gateway(
+        root / "gateway", release, plugin=product.plugin, telegram=telegram, **options
+    )
     product.wire(gateway.state_dir)
     with gateway:
         try:

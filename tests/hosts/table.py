@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-Column = dict[str, Any]  # {"release", "date", "scenarios": {test: {"outcome", "why"}}}
+Column = dict[str, Any]  # {"release", "scenarios": {test: {"outcome", "why", "date", "alone"?}}}
 
 RELEASES = Path(__file__).parent / "releases"
 DOCS = Path(__file__).parents[2] / "docs" / "hosts.md"
@@ -163,35 +163,41 @@ KNOWN = {  # release -> what failed on it, by the beginning of its name -> what 
         ),
     },
 }
-RECORD = "CLAWSTOP_TEST_TABLE"
+ALL = tuple(begin for begins in SCENARIOS.values() for begin in begins)
+RECORD, ALONE = "CLAWSTOP_TEST_TABLE", "alone"
+LONGEST = 200  # characters of what a failure said
 PASSED, LIMITED, FAILED = "passed", "limited", "failed"
 
 
 class Recorder:
     """A pytest plugin: takes the outcomes, and writes them and the table when the run is over."""
 
-    def __init__(self, release: str) -> None:
+    def __init__(self, release: str, alone: bool) -> None:
         self._release = release
-        self._found: dict[str, dict[str, str]] = {}
+        self._again = {"alone": True} if alone else {}  # it had failed beside others
+        self._found: dict[str, dict[str, Any]] = {}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        name = name_of(report.nodeid)
         if report.skipped:
-            why = str(report.longrepr[2]).removeprefix("Skipped: ")
-            self._found[name] = {"outcome": LIMITED, "why": why}
+            self._note(report, LIMITED, str(report.longrepr[2]).removeprefix("Skipped: "))
         elif report.failed:
-            self._found[name] = {"outcome": FAILED, "why": ""}
+            crash = getattr(report.longrepr, "reprcrash", None)
+            said = (crash.message if crash else str(report.longrepr)).splitlines()
+            self._note(report, FAILED, said[0][:LONGEST] if said else "")
         elif report.when == "call":
             whys = [str(why) for key, why in report.user_properties if key == "limit"]
-            outcome = LIMITED if whys else PASSED
-            self._found[name] = {"outcome": outcome, "why": "; ".join(dict.fromkeys(whys))}
+            self._note(report, LIMITED if whys else PASSED, "; ".join(dict.fromkeys(whys)))
+
+    def _note(self, report: Any, outcome: str, why: str) -> None:
+        about = {"outcome": outcome, "why": why, "date": time.strftime("%Y-%m-%d"), **self._again}
+        self._found[name_of(report.nodeid)] = about
 
     def pytest_sessionfinish(self) -> None:
         """What was run again takes the place of what was there."""
         before = [one for one in columns() if one["release"] == self._release]
         found = {**(before[0]["scenarios"] if before else {}), **self._found}
-        scenarios = {name: found[name] for name in sorted(found)}
-        write({"release": self._release, "date": time.strftime("%Y-%m-%d"), "scenarios": scenarios})
+        wanted = {name: found[name] for name in sorted(found) if name.startswith(ALL)}
+        write({"release": self._release, "scenarios": wanted})
 
 
 def name_of(nodeid: str) -> str:
@@ -203,13 +209,12 @@ def name_of(nodeid: str) -> str:
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    wanted = tuple(begin for begins in SCENARIOS.values() for begin in begins)
     left_out = () if RECORD in os.environ else SLOW
     names = {item: name_of(item.nodeid) for item in items}
     others = [
         item
         for item, name in names.items()
-        if not name.startswith(wanted) or name.startswith(left_out)
+        if not name.startswith(ALL) or name.startswith(left_out)
     ]
     items[:] = [item for item in items if item not in others]
     config.hook.pytest_deselected(items=others)
@@ -218,7 +223,8 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
 def pytest_configure(config: Any) -> None:
     """A worker of pytest-xdist tells its controller, which writes."""
     if RECORD in os.environ and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Recorder(os.environ["CLAWSTOP_TEST_HOST"]))
+        alone = os.environ[RECORD] == ALONE
+        config.pluginmanager.register(Recorder(os.environ["CLAWSTOP_TEST_HOST"], alone))
 
 
 def write(column: Column) -> None:
@@ -250,7 +256,7 @@ def rendered(found: list[Column]) -> str:
     rows = [
         ["", *(column["release"] for column in found)],
         ["---"] * (len(found) + 1),
-        ["date", *(column["date"] for column in found)],
+        ["run on", *(_date(column) for column in found)],
         *(
             [told, *(_cell(begins, column, reasons) for column in found)]
             for told, begins in SCENARIOS.items()
@@ -260,6 +266,11 @@ def rendered(found: list[Column]) -> str:
     return f"{table}\n\n{reasons}".rstrip()
 
 
+def _date(column: Column) -> str:
+    """When: of some that were run again, that of the oldest."""
+    return min(str(one["date"]) for one in column["scenarios"].values())
+
+
 def _cell(begins: tuple[str, ...], column: Column, reasons: Reasons) -> str:
     mine = {name: one for name, one in column["scenarios"].items() if name.startswith(begins)}
     if not mine:
@@ -267,7 +278,9 @@ def _cell(begins: tuple[str, ...], column: Column, reasons: Reasons) -> str:
     passed = sum(one["outcome"] == PASSED for one in mine.values())
     failed = [name for name, one in mine.items() if one["outcome"] == FAILED]
     limits = [one["why"] for one in mine.values() if one["outcome"] == LIMITED]
+    alone = sum(one["outcome"] != FAILED and one.get("alone", False) for one in mine.values())
     told = [f" **{len(failed)} failed**"] if failed else []
+    told += [f" ({alone} only alone)"] if alone else []
     for why in dict.fromkeys([*limits, *(known(column["release"], name) for name in failed)]):
         told += [f" [{reasons.number(why)}]"] if why else []
     return f"{passed} of {len(mine)}{''.join(told)}"

@@ -29,34 +29,6 @@ ENTITY = re.compile(r"^/\w+|@\w+")  # a leading command, or a mention
 
 Params = dict[str, Any]
 
-# What older releases cannot: `limit(*WAITS)` in a test.
-WAITS = (
-    "2026.7.1",
-    "Telegram hands over only the host's own stop words while a run is at work; all else waits",
-)
-DROPS = (  # since 2026.5.28
-    "2026.7.1",
-    "what waits behind a run is dropped when /stop ends that: it has to be said again",
-)
-NOTICE = (
-    "2026.5.28",
-    "the host's own line about a stop on Telegram passes no hook: it stands beside ours",
-)
-QUEUES = (
-    "2026.8.1",
-    "behind somebody else's message, which waits for its turn, Telegram hands over only the host's "
-    "own stop words: who gave the task may stop it, and not simply write",
-)
-ANYBODY = (
-    "2026.9.1",
-    "in an open group the host obeys anybody's /stop and /new of Telegram's menu and ends the run; "
-    "nothing is latched for it",
-)
-PREVIEWS = (
-    "2026.8.1",
-    "Telegram's live previews stay on, whatever plugins want: up to two edits that were on their "
-    "way still come, and then the preview goes",
-)
 NATIVE = ("/stop", "stop", "停止")  # of the words that tests use
 
 

@@ -7,14 +7,15 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from clawstop.limits import WAITS
 from product import Product
 
-from .conftest import Limit
+from .conftest import Limited
 from .gateway import Gateway
 from .model import Step, execute
 from .protected import GONE, TURN, Work, last_receipt, receipt_since
 from .scenario import alive, transcript, until
-from .telegram import GROUP, PERSON, WAITS, Telegram
+from .telegram import GROUP, PERSON, Telegram
 from .test_triggers import said
 
 pytestmark = [pytest.mark.gateway, pytest.mark.timeout(300)]
@@ -139,12 +140,12 @@ def test_the_menu_has_our_commands(running: Running, telegram: Telegram) -> None
 
 
 def test_halt_from_the_menu_stops_and_restore_brings_back(
-    running: Running, telegram: Telegram, limit: Limit
+    running: Running, telegram: Telegram, limit: Limited
 ) -> None:
     gateway, _ = running
     work = Work(gateway, "menu", telegram.say)
     before = time.time()
-    telegram.say("/stop" if limit(*WAITS) else "/halt")
+    telegram.say("/stop" if limit(WAITS) else "/halt")
     receipt = receipt_since(gateway, "agent:main:main", before)
     assert receipt["converged"], receipt["left"]
     assert work.alive == []

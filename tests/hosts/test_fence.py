@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+from clawstop.limits import PREVIEWS
 
-from .conftest import Limit
+from .conftest import Limited
 from .gateway import Gateway
 from .model import Step
 from .protected import GONE, TURN, protected
 from .scenario import until
-from .telegram import PERSON, PREVIEWS, Call, Telegram
+from .telegram import PERSON, Call, Telegram
 
 pytestmark = [pytest.mark.gateway, pytest.mark.timeout(300)]
 
@@ -53,9 +54,9 @@ def stale(telegram: Telegram, since: float) -> list[Call]:
     return [call for call in telegram.outbound(since, PERSON) if "stale" in call.text]
 
 
-def test_after_a_stop(fenced: tuple[Gateway, Telegram, str], limit: Limit) -> None:
+def test_after_a_stop(fenced: tuple[Gateway, Telegram, str], limit: Limited) -> None:
     gateway, telegram, fence = fenced
-    fence = "previews" if fence == "strict" and limit(*PREVIEWS) else fence
+    fence = "previews" if fence == "strict" and limit(PREVIEWS) else fence
     for number in range(ROUNDS):
         shown = streaming(gateway, telegram, f"stop{number}")
         assert bool(shown) == (fence == "previews")
@@ -71,9 +72,9 @@ def test_after_a_stop(fenced: tuple[Gateway, Telegram, str], limit: Limit) -> No
         assert not stale(telegram, gone), "what was on its way has arrived"
 
 
-def test_after_a_new_message(fenced: tuple[Gateway, Telegram, str], limit: Limit) -> None:
+def test_after_a_new_message(fenced: tuple[Gateway, Telegram, str], limit: Limited) -> None:
     gateway, telegram, fence = fenced
-    fence = "previews" if fence == "strict" and limit(*PREVIEWS) else fence
+    fence = "previews" if fence == "strict" and limit(PREVIEWS) else fence
     for number in range(ROUNDS):
         streaming(gateway, telegram, f"next{number}")
         gateway.model.scripts[f"fresh{number}"] = [Step(f"fresh {number}")]

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from clawstop import doctor
+from clawstop.limits import REWRITES
 from product import Product
 
 from .config import knows
-from .conftest import Limit
+from .conftest import Limited
 from .gateway import Gateway
 from .install import Host, host
 from .model import Step, execute
@@ -104,19 +105,12 @@ def test_a_config_with_includes_is_as_it_was(tmp_path: Path) -> None:
     assert {file: file.read_bytes() for file in texts} == texts
 
 
-REWRITES = (
-    "2026.5.12",
-    "the host writes defaults of its own into a config that it changes: then uninstall leaves it, "
-    "and names the copy from before",
-)
-
-
-def is_back(now: str, before: str, told: str, limit: Limit) -> bool:
-    return now == before or (limit(*REWRITES) and "as it was before us: " in told)
+def is_back(now: str, before: str, told: str, limit: Limited) -> bool:
+    return now == before or (limit(REWRITES) and "as it was before us: " in told)
 
 
 def test_settings_that_were_there_before_us_come_back_with_their_comments(
-    tmp_path: Path, limit: Limit
+    tmp_path: Path, limit: Limited
 ) -> None:
     home, product = Home(tmp_path), Product(tmp_path / "clawstop")
     config = home.state / "openclaw.json"
@@ -132,7 +126,7 @@ def test_settings_that_were_there_before_us_come_back_with_their_comments(
 
 
 def test_install_protects_a_gateway_and_uninstall_takes_it_out(
-    tmp_path: Path, limit: Limit
+    tmp_path: Path, limit: Limited
 ) -> None:
     release = host()
     product = Product(tmp_path / "clawstop")

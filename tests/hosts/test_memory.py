@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clawstop.limits import WAITS
 from product import Product, crash_at
 
 from .client import Client
-from .conftest import Limit
+from .conftest import Limited
 from .gateway import Gateway
 from .model import Step, execute, searched
 from .protected import GONE, TURN, last_receipt, protected, receipt_since
 from .scenario import alive, in_files, until
-from .telegram import WAITS, Telegram
+from .telegram import Telegram
 
 pytestmark = [pytest.mark.gateway, pytest.mark.slow, pytest.mark.timeout(300)]
 Running = tuple[Gateway, Product]
@@ -120,7 +121,7 @@ def forgotten(gateway: Gateway, session: str, since: float) -> dict[str, Any]:
 
 
 def test_on_a_channel_and_back_by_a_word_there(
-    running: Running, telegram: Telegram, limit: Limit
+    running: Running, telegram: Telegram, limit: Limited
 ) -> None:
     gateway, _ = running
     session, scripts = "agent:main:main", gateway.model.scripts
@@ -151,7 +152,7 @@ def test_on_a_channel_and_back_by_a_word_there(
     telegram.say("[[tg-task]] TASK-tg2")
     until(lambda: alive(gateway, sleep), TURN, "the tool runs")
     since = time.time()
-    telegram.say("停止" if limit(*WAITS) else "中断")
+    telegram.say("停止" if limit(WAITS) else "中断")
     forgotten(gateway, session, since)
     telegram.say("[[tg-last]] and now")
     until(lambda: "LAST-ANSWER" in telegram.shown(), TURN, "an answer")

@@ -9,15 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from clawstop.limits import QUEUES
 from product import Product
 
 from .client import Client
-from .conftest import Limit
+from .conftest import Limited
 from .gateway import Gateway
 from .model import Step, execute
 from .protected import FRIEND, GONE, TURN, receipt_since
 from .scenario import alive, transcript, until
-from .telegram import GROUP, PERSON, QUEUES, Telegram
+from .telegram import GROUP, PERSON, Telegram
 
 pytestmark = [pytest.mark.gateway, pytest.mark.timeout(300)]
 
@@ -165,7 +166,7 @@ def test_a_message_right_after_new_begins_the_fresh_conversation(
 
 
 def test_in_a_group_a_message_takes_over_only_its_own_senders_task(
-    running: Running, telegram: Telegram, limit: Limit
+    running: Running, telegram: Telegram, limit: Limited
 ) -> None:
     gateway, _ = running
     command, name = f"sleep {next(numbers)}", "group-task"
@@ -178,7 +179,7 @@ def test_in_a_group_a_message_takes_over_only_its_own_senders_task(
         time.sleep(WATCH)
         assert alive(gateway, command), f"{who}'s message ends nothing"
     said = time.time()
-    if limit(*QUEUES):
+    if limit(QUEUES):
         telegram.say("/stop", chat=GROUP, sender=PERSON)
         until(lambda: not alive(gateway, command), GONE, "its owner's stop goes past them")
         return

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
+from clawstop import receipts
+from clawstop.limits import ANYBODY, NOTICE, STUCK, WAITS
 from product import Product
 
 from .client import Client
-from .conftest import Limit
+from .conftest import Limited
 from .gateway import Gateway
 from .model import Step
 from .protected import GONE, MENTIONED, TURN, Work, invoke, receipt_since
 from .scenario import alive, transcript, until
-from .telegram import ANYBODY, GROUP, NATIVE, NOTICE, PERSON, WAITS, Telegram
+from .telegram import GROUP, NATIVE, PERSON, Telegram
 
 pytestmark = [pytest.mark.gateway, pytest.mark.timeout(300)]
 
@@ -194,7 +197,7 @@ def test_a_stop_flag(running: Running) -> None:
 def stop_on_telegram(
     running: Running,
     telegram: Telegram,
-    limit: Limit,
+    limit: Limited,
     name: str,
     word: str,
     chat: int | None = None,
@@ -205,7 +208,7 @@ def stop_on_telegram(
     work = Work(gateway, name, lambda text: telegram.say(mention + text, chat=chat))
     before = time.time()
     telegram.say(word, chat=chat)
-    if word not in NATIVE and limit(*WAITS):
+    if word not in NATIVE and limit(WAITS):
         telegram.say("/stop", chat=chat)
     receipt = receipt_since(gateway, session, before)
     is_over(work, receipt, before)
@@ -214,7 +217,9 @@ def stop_on_telegram(
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_a_word_on_telegram(running: Running, telegram: Telegram, limit: Limit, word: str) -> None:
+def test_a_word_on_telegram(
+    running: Running, telegram: Telegram, limit: Limited, word: str
+) -> None:
     gateway, _ = running
     name = f"phone{WORDS.index(word)}"
     receipt = stop_on_telegram(running, telegram, limit, name, word)
@@ -223,12 +228,12 @@ def test_a_word_on_telegram(running: Running, telegram: Telegram, limit: Limit, 
         return [text for text in telegram.shown() if receipt["id"][:8] in text]
 
     [line] = until(lines, GONE, "one line in chat")
-    if receipt["trigger"] == word:
-        chinese = word.strip("/") in ("停止", "中断")
-        assert line.startswith("已停止" if chinese else "Stopped")
+    said = "/stop" if word not in NATIVE and limit(WAITS) else word
+    chinese = said.strip("/") in ("停止", "中断")
+    assert line.startswith("已停止" if chinese else "Stopped")
     texts = [call.text for call in telegram.outbound(receipt["at"] - AROUND)]
     notices = [text for text in texts if "aborted" in text or "couldn't" in text]
-    assert len(notices) <= (1 if limit(*NOTICE) else 0), texts
+    assert len(notices) <= (1 if limit(NOTICE) else 0), texts
     gateway.model.scripts[f"{name}-after"] = [Step(f"{name} is back")]
     telegram.say(f"[[{name}-after]] hello")
     until(lambda: f"{name} is back" in telegram.shown(), TURN, "the next message is answered")
@@ -236,7 +241,7 @@ def test_a_word_on_telegram(running: Running, telegram: Telegram, limit: Limit, 
 
 @pytest.mark.parametrize("word", ["/new", "/reset"])
 def test_a_conversation_begun_anew_on_telegram(
-    running: Running, telegram: Telegram, limit: Limit, word: str
+    running: Running, telegram: Telegram, limit: Limited, word: str
 ) -> None:
     gateway, _ = running
     name = f"tg{word.strip('/')}"
@@ -279,18 +284,22 @@ GROUPS = [("中断", GROUP), ("stop", GROUP), ("@scripted_bot stop", MENTIONED),
 
 @pytest.mark.parametrize(("word", "chat"), GROUPS)
 def test_a_word_in_a_group(
-    running: Running, telegram: Telegram, limit: Limit, word: str, chat: int
+    running: Running, telegram: Telegram, limit: Limited, word: str, chat: int
 ) -> None:
     stop_on_telegram(running, telegram, limit, f"group{GROUPS.index((word, chat))}", word, chat)
 
 
-@pytest.mark.parametrize("word", ["/stop", "stop", "中断", "/new", "@scripted_bot stop"])
+STRANGERS = ["/stop", "stop", "中断", "/new", "@scripted_bot stop"]
+
+
+@pytest.mark.parametrize("word", STRANGERS)
 def test_a_stranger_in_a_group_stops_nothing(
-    running: Running, telegram: Telegram, limit: Limit, word: str
+    running: Running, telegram: Telegram, limit: Limited, word: str
 ) -> None:
     gateway, _ = running
     name = f"stranger{len(word)}{ord(word[-1])}"
-    chat = GROUP - 10
+    chat = GROUP - 10 - STRANGERS.index(word)
+    session = f"agent:main:telegram:group:{chat}"
     gateway.model.scripts[name] = [
         Step(tools=[("exec", {"command": "sleep 3", "yieldMs": 120_000})]),
         Step(f"{name} got to its end"),
@@ -299,8 +308,15 @@ def test_a_stranger_in_a_group_stops_nothing(
     telegram.say(f"[[{name}]] go", chat=chat)
     until(lambda: gateway.model.requests_since(before, name), TURN, "it runs")
     telegram.say(word, chat=chat, sender=77)
-    if word in ("/stop", "/new") and limit(*ANYBODY):
+    end = f"{name} got to its end"
+    if word in ("/stop", "/new") and limit(ANYBODY):
         time.sleep(WATCH)
-        assert invoke(gateway, f"agent:main:telegram:group:{chat}")[0] == 200, "it is not latched"
-        return
-    until(lambda: f"{name} got to its end" in telegram.shown(chat), TURN, "it was not stopped")
+        assert end not in telegram.shown(chat), "the host has ended it"
+    elif word == "stop" and limit(STUCK):
+        asked = partial(gateway.model.requests_since, before, name)
+        until(lambda: len(asked()) == 2, TURN, "it goes on, and its answer is held up")
+    else:
+        until(lambda: end in telegram.shown(chat), TURN, "it was not stopped")
+    assert invoke(gateway, session)[0] == 200, "it is not latched"
+    told = receipts.read(gateway.state_dir / "clawstop/receipts.jsonl")
+    assert not [one for one in told if session in one["sessions"]], "nor was it we who ended it"
