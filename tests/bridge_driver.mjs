@@ -1,5 +1,6 @@
 // Runs the bridge outside a gateway: commands come in as JSON lines, answers go out. The host's registry of replies
 // is played here: a reply that is aborted ends its run.
+import path from "node:path";
 import readline from "node:readline";
 import { pathToFileURL } from "node:url";
 
@@ -14,6 +15,7 @@ const api = { runtime: { channel, config: { current: () => ({}) } } };
 const make = () => new Bridge({ folder, log, config: {}, agents: () => ["main"], owner: () => "main", version: "test", api });
 let bridge = make();
 const said = []; // what a person would read
+const hooks = new Map(); // of the plugin, as it has registered them
 
 const actions = {
   reply(session, run) {
@@ -43,6 +45,22 @@ const actions = {
   said: () => said,
   connected: () => bridge.engine.connected,
   latched: (session) => bridge.mirror.latched(session),
+  // The whole plugin, in a host without resolve_exec_env; what a process gets takes so long to be found.
+  async register(slow) {
+    const { default: plugin_ } = await import(new URL("index.js", pathToFileURL(plugin)));
+    const state = { resolveStateDir: () => path.dirname(folder) };
+    plugin_.register({ ...api, runtime: { ...api.runtime, state }, logger: log, on: (name, handler) => hooks.set(name, handler) });
+    bridge.stop();
+    ({ bridge } = globalThis[Symbol.for("clawstop.bridge")]);
+    const { execParams } = bridge;
+    bridge.execParams = async (...args) => {
+      const params = await execParams.apply(bridge, args);
+      await new Promise((resolve) => setTimeout(resolve, slow));
+      return params;
+    };
+    await bridge.start();
+  },
+  hook: (name, event, ctx) => hooks.get(name)(event, ctx),
   replace() {
     const next = make();
     next.inherit(bridge);

@@ -69,13 +69,15 @@ def test_what_says_itself_what_it_is_takes_nobodys_place(place: Paths, run: str)
 
 def test_a_wake_is_not_one_with_a_turn_that_waits_for_its_name(place: Paths) -> None:
     async def scenario() -> None:
-        async with engine(place) as server, node(place) as bridge:
+        async with engine(place), node(place) as bridge:
             await bridge.older()
             await said(bridge, "m1", "tidy up")
-            assert await bridge.turn(None, S, {"prompt": "tidy up", "trigger": "user"}) is None
-            await stop(server, S)
-            woken = await bridge.turn(None, S, {"prompt": "exec ended", "trigger": "heartbeat"})
-            assert woken is not None
+            await bridge.turn(None, S, {"prompt": "tidy up", "trigger": "user"})
+            await bridge.turn(None, S, {"prompt": "exec ended", "trigger": "heartbeat"})
+            woken = await named(bridge, "host-2", "exec ended", trigger="heartbeat")
+            assert (await about(bridge, woken))["cause"] == "heartbeat"
+            mine = await named(bridge, "host-1", "they say: tidy up")
+            assert (await about(bridge, mine))["message"] == "m1"
 
     asyncio.run(scenario())
 
@@ -184,5 +186,25 @@ def test_a_run_at_work_that_is_in_no_list_is_not_over(place: Paths) -> None:
             receipt = await stop(server, S)
             assert not receipt["converged"]
             assert [run["run"] for run in receipt["alive"]] == ["cli"]
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_while_a_process_is_prepared_refuses_it(place: Paths) -> None:
+    """Where the call itself brings cookie and cage, finding them takes time: the gate comes last."""
+
+    async def scenario() -> None:
+        async with engine(place) as server, node(place) as bridge:
+            await bridge.register(500)
+            await bridge.until("connected")
+            await bridge.admit("r1", S, {})
+            event = {"toolName": "exec", "params": {"command": "date"}, "runId": "r1"}
+            told = ("before_tool_call", {**event, "toolCallId": "c1"}, {"sessionKey": S})
+            fine = await bridge.hook(*told)
+            assert "CLAWSTOP_COOKIE" in fine["params"]["env"]
+            late = asyncio.ensure_future(bridge.hook(*told))
+            await asyncio.sleep(0.2)
+            await stop(server, S)
+            assert (await late)["block"] is True
 
     asyncio.run(scenario())
