@@ -191,7 +191,7 @@ def test_a_run_at_work_that_is_in_no_list_is_not_over(place: Paths) -> None:
 
 
 def test_a_stop_while_a_process_is_prepared_refuses_it(place: Paths) -> None:
-    """Where the call itself brings cookie and cage, finding them takes time: the gate comes last."""
+    """Where the call brings cookie and cage, finding them takes time: the gate comes last."""
 
     async def scenario() -> None:
         async with engine(place) as server, node(place) as bridge:

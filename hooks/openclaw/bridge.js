@@ -37,7 +37,7 @@ const EXEC = new Set(["exec", "bash"]); // the tools that start processes
 
 export class Bridge {
   mirror = new Mirror();
-  runs = new Map(); // runId -> {session, sessionId, cause, reports, sender, bound, live, ending}
+  runs = new Map(); // runId -> {session, sessionId, cause, reports, sender, bound, live, listed, ending}
   ended = new Map(); // the last runs that ended, as above: what they still want to say comes later
   unnamed = new Map(); // session -> runs of it that were admitted before the host had a name for them
   names = new Map(); // what the host calls such a run -> what we do
@@ -427,7 +427,9 @@ export class Bridge {
   // Its first model call or tool is due: too late to be answered with silence, so it is ended.
   async started(run, session, sessionId) {
     const refusal = await this.admit(run, session, { sessionId });
-    if (this.runs.has(run)) this.runs.get(run).live ??= Date.now();
+    const known = this.runs.get(run);
+    if (known) known.live ??= Date.now();
+    if (known) known.listed ||= host.isListed(session, known.sessionId);
     this.takeover.compacts(session, false); // also one that was cut off
     if (refusal) this.#refuse(run, refusal);
     if (refusal) this.#tellShut(session);

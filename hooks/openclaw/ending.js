@@ -79,8 +79,9 @@ export class Ending {
       }
       const patience = rung === rungs[0] && order.some(spared) ? SPARED_MS : RUNG_MS;
       for (const until = Date.now() + patience; left().length && Date.now() < until; ) await sleep(5);
-      // One that is still on its way to the model is in no list either: when it gets there it is over, and refused.
-      for (const [id, run] of runs) if (!run.live && alive.has(id) && host.isGone(run.session, run.sessionId)) this.#bridge.runEnded(id);
+      // One that is still on its way to the model is in no list either: when it gets there it is over, and refused. One at
+      // work that never was in any is of another kind.
+      for (const [id, run] of runs) if ((!run.live || run.listed) && alive.has(id) && host.isGone(run.session, run.sessionId)) this.#bridge.runEnded(id);
       if (!left().length) break;
     }
     const how = (run) => [...(run.how ?? []), ...(used[run.session] ?? []).filter(Boolean)];

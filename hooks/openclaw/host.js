@@ -43,6 +43,8 @@ export async function left(sessionId, wanted) {
   return blind || !there();
 }
 
+export const isListed = (session, sessionId) => Boolean(atWork()?.has(idOf(session, sessionId)));
+
 // Of a run that is ended before it is at work such a host tells nothing at all: then it is in no list of its own.
 export const isGone = (session, sessionId) => !saysWhenOver() && Boolean(atWork()) && !replyOf(session) && !atWork().has(idOf(session, sessionId));
 

@@ -10,7 +10,7 @@ from product import Product
 
 from .gateway import Gateway
 from .install import host
-from .protected import logs, protected
+from .protected import logs, met, protected
 from .telegram import Telegram
 
 
@@ -58,7 +58,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Function, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Beside a failure stands what the gateways of its fixtures logged."""
+    """Limits that were met on the way count; beside a failure stands what its gateways logged."""
+    item.user_properties += [("limit", one.why) for one in met]
+    met.clear()
     report = yield
     for name, both in item.funcargs.items() if report.failed else ():
         if isinstance(both, tuple) and isinstance(both[0], Gateway):

@@ -14,6 +14,8 @@ from typing import Any
 
 import psutil
 from clawstop import receipts
+from clawstop.limits import HOLDS, Limit
+from clawstop.memory import LATER
 from clawstop.paths import Paths
 from product import Patch, Product
 
@@ -29,6 +31,8 @@ COLD, WARM = "2026.8.1", 240.0  # seconds; 25 on 2026.4.9, alone
 LOG = 20_000  # characters of each log beside a failure
 RETURNED = 2.0  # seconds; a call that leaves a process behind takes some milliseconds
 GONE = 20.0  # seconds; a stop takes one, a busy machine more
+HELD = 100.0  # seconds; such a host holds a transcript for 60
+met: list[Limit] = []  # limits that a test has met on its way
 
 
 STUBBORN = Path(__file__).parent / "stubborn"
@@ -146,15 +150,29 @@ def _count(gateway: Gateway, what: str, *values: str) -> int:
 
 
 def receipt_since(gateway: Gateway, session: str, since: float) -> dict[str, Any]:
-    """The receipt of the first stop of this session since then, once it is there."""
+    """The receipt of the first stop of this session since then, once it is there. Where the host
+    holds a transcript, the one that tells how that ended."""
 
-    def look() -> dict[str, Any] | None:
+    def look(id: str = "", attempt: int = 0) -> dict[str, Any] | None:
         for receipt in receipts.read(gateway.state_dir / "clawstop/receipts.jsonl"):
-            if receipt["at"] > since and session in receipt["sessions"]:
+            ours = receipt["at"] > since and session in receipt["sessions"]
+            if ours and receipt["id"].startswith(id) and receipt.get("attempt", 1) > attempt:
                 return receipt
         return None
 
-    return until(look, GONE, f"a receipt of {session}")
+    first = until(look, GONE, f"a receipt of {session}")
+    if not (LATER in str(first["left"]) and HOLDS.holds(gateway.host.version)):
+        return first
+    met.append(HOLDS)
+    return until(lambda: look(first["id"], first["attempt"]), HELD, f"the rollback of {session}")
+
+
+def patience(gateway: Gateway) -> float:
+    """How long the answer to a message may take that comes in while a run is ended."""
+    if not HOLDS.holds(gateway.host.version):
+        return GONE
+    met.append(HOLDS)
+    return HELD
 
 
 def invoke(gateway: Gateway, session: str) -> tuple[int, str]:

@@ -16,7 +16,7 @@ from .client import Client
 from .conftest import Limited
 from .gateway import Gateway
 from .model import Step, execute
-from .protected import FRIEND, GONE, TURN, receipt_since
+from .protected import FRIEND, GONE, TURN, patience, receipt_since
 from .scenario import alive, transcript, until
 from .telegram import GROUP, PERSON, Telegram
 
@@ -83,7 +83,11 @@ def test_two_messages_at_once_are_both_read_and_the_last_is_answered(
             lambda: client.send(f"[[first{turn}]] first words"),
             lambda: other.send(f"[[second{turn}]] second words"),
         )
-        until(lambda: said_to_model(gateway, said, "second words"), GONE, "the second is read")
+        until(
+            lambda: said_to_model(gateway, said, "second words"),
+            patience(gateway),
+            "the second is read",
+        )
         time.sleep(WATCH)
         assert not alive(gateway, command)
         assert not alive(gateway, other_command)
@@ -125,7 +129,11 @@ def test_a_message_right_after_a_stop_is_answered_once(running: Running, turn: i
         assert receipt["trigger"] == "/stop"
         assert not alive(gateway, command)
         if ack.get("status") != "timeout":  # else the host took it in first: it was stopped too
-            until(lambda: gateway.model.requests_since(said, f"hello{turn}"), GONE, "an answer")
+            until(
+                lambda: gateway.model.requests_since(said, f"hello{turn}"),
+                patience(gateway),
+                "an answer",
+            )
             time.sleep(WATCH)
             assert len(gateway.model.requests_since(said, f"hello{turn}")) == 1
 

@@ -15,7 +15,7 @@ from product import Product
 from .conftest import Limited
 from .gateway import Gateway
 from .model import Step, execute
-from .protected import GONE, TURN, receipt_since
+from .protected import GONE, TURN, patience, receipt_since
 from .scenario import alive, until
 from .telegram import PERSON, Telegram
 
@@ -101,7 +101,7 @@ def test_on_a_page(running: Running, phase: str) -> None:
         until(lambda: PHASES[phase].there(old, command), TURN, f"it is {phase}")
         said = time.time()
         run = client.send(f"[[{name}-next]] no, this")["runId"]
-        _, frame = client.wait_final(run)
+        _, frame = client.wait_final(run, 2 * patience(gateway))
         assert f"answer to {name}" in str(frame["payload"].get("message"))
         is_taken(old, session, command, said)
         shown = [f["payload"] for t, f in client.events if t > said and f.get("event") == "chat"]
@@ -133,7 +133,7 @@ def test_on_a_channel(running: Running, telegram: Telegram, limit: Limited, phas
             receipt_since(gateway, DM, said)
             telegram.say(f"[[{name}-next]] no, this")
     last = None if limit(WAITS) or limit(PREVIEWS) else -1  # else there is nothing behind it
-    until(lambda: f"answer to {name}" in telegram.shown()[last:], GONE, "the answer")
+    until(lambda: f"answer to {name}" in telegram.shown()[last:], patience(gateway), "the answer")
     is_taken(old, DM, command, said, "/stop" if limit(WAITS) else "new message")
     texts = [call.text for call in telegram.outbound(said + SETTLED, PERSON) if call.text]
     ours = [text for text in texts if not text.startswith(("Stopped", "⚙️ Agent was aborted"))]
