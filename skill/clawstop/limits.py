@@ -116,8 +116,8 @@ STUCK = Limit(
 )
 PREVIEWS = Limit(
     "2026.8.1",
-    "Telegram's live previews stay on, whatever plugins want: a few edits that were on their way "
-    "still come, and then the preview goes",
+    "Telegram's live previews stay on, whatever plugins want: up to two edits that were on their "
+    "way still come, and then the preview goes",
 )
 HOLDS = Limit(
     "2026.6.1",

@@ -154,7 +154,8 @@ def test_on_a_channel_and_back_by_a_word_there(
     since = time.time()
     telegram.say("停止" if limit(WAITS) else "中断")
     forgotten(gateway, session, since)
-    telegram.say("[[tg-last]] and now")
+    # To who answers a message the host shows what else was said there.
+    telegram.say("[[tg-last]] and now", quote="hello")
     until(lambda: "LAST-ANSWER" in telegram.shown(), TURN, "an answer")
     text = json.dumps(gateway.model.requests_since(since, "tg-last")[0].messages)
     assert traces(text, "tg2") == []
