@@ -12,6 +12,7 @@ const diagnostic = probe("diagnostic-runtime");
 const telemetry = probe("diagnostics-otel"); // where older ones have the events
 const SCOPES = ["admin", "read", "write"].map((scope) => `operator.${scope}`);
 const RPC_MS = 3000; // with connecting it takes 15-50
+const DONE_MS = 60000; // in an old gateway that is just up everything waits for 25 s
 const QUEUE_MS = 10000; // the host reads the mode within a second of the hook, on a busy machine later
 const SETTLE_MS = 1000; // a drained run settles in 60-220
 
@@ -114,10 +115,13 @@ async function dial(api, Client, method, params) {
   const { port, auth, tls } = configOf(api)?.gateway ?? {};
   const address = `127.0.0.1:${dialled ?? port ?? 18789}`;
   let client;
+  const answering = (ms, work) => new Promise((resolve, reject) => {
+    const late = () => reject(new Error(`the gateway does not answer at ${address}`));
+    setTimeout(late, ms).unref();
+    work(resolve, reject, late);
+  });
   try {
-    await new Promise((resolve, reject) => {
-      const late = () => reject(new Error(`the gateway does not answer at ${address}`));
-      setTimeout(late, RPC_MS).unref();
+    await answering(RPC_MS, (resolve, reject, late) => {
       client = new Client({
         url: `${tls?.enabled ? "wss" : "ws"}://${address}`,
         token: process.env.OPENCLAW_GATEWAY_TOKEN ?? auth?.token,
@@ -132,7 +136,7 @@ async function dial(api, Client, method, params) {
       });
       client.start();
     });
-    return await client.request(method, params ?? {});
+    return await answering(DONE_MS, (resolve, reject) => client.request(method, params ?? {}).then(resolve, reject));
   } finally {
     client?.stop();
   }

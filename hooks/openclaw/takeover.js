@@ -24,7 +24,7 @@ export class Takeover {
   #bridge;
   #owners = new WeakMap(); // the host's reply -> the message that it is for
   #compacting = new Set(); // sessions whose conversation the host makes shorter
-  #held = new Set(); // sessions in which a message waits for the old run to end
+  #held = new Map(); // sessions in which messages wait for the old run to end -> how many
 
   constructor(bridge) {
     this.#bridge = bridge;
@@ -87,27 +87,30 @@ export class Takeover {
     const written = !message.page && WRITES_FIRST.test(this.#bridge.version);
     if (!begun() || written || (message.previews && !settings?.rollback?.takeover)) return this.#leaveToHost(message);
     const reply = this.#bridge.replyOf(session);
-    this.#held.add(session);
-    try {
+    return this.#holding(session, async () => {
       const done = this.#bridge.supersede(message);
       const over = await this.#over(rivals, session, reply);
       this.#bridge.overFor(reply);
       if (!over) return engine.connected ? this.#wait(message) : this.#queue(message); // the engine says so itself
       if (settings?.rollback?.takeover) await Promise.race([done, sleep(FORGET_MS)]);
       return undefined;
+    });
+  }
+
+  async #holding(session, work) {
+    this.#held.set(session, (this.#held.get(session) ?? 0) + 1);
+    try {
+      return await work();
     } finally {
-      this.#held.delete(session);
+      const others = this.#held.get(session) - 1;
+      if (others) this.#held.set(session, others);
+      else this.#held.delete(session);
     }
   }
 
   // The conversation is begun anew, and what runs there is stopped: until it is over.
-  async clear(session) {
-    this.#held.add(session);
-    try {
-      await this.#over(this.#runs(session), session, this.#bridge.replyOf(session));
-    } finally {
-      this.#held.delete(session);
-    }
+  clear(session) {
+    return this.#holding(session, () => this.#over(this.#runs(session), session, this.#bridge.replyOf(session)));
   }
 
   // Whether these runs came to their end in time, and so did their reply.
