@@ -110,14 +110,18 @@ def test_a_message_in_the_hosts_queue_is_bound_when_its_turn_comes(place: Paths)
             await bridge.started(first, S, "id-1")
             await said(bridge, "m2", "and me?", sender="you", **GROUP)
             assert await bridge.turn(None, S, {"prompt": "and me?", "trigger": "user"}) is None
-            told = {"session": S, "id": "stop", "latch": False, "taken": True, "trigger": "m3"}
-            await bridge.carryOut(told)
+            takes_over = asyncio.ensure_future(said(bridge, "m3", "no, this", **GROUP))
+            await asyncio.sleep(1)
             await bridge.runEnded(first)
+            await takes_over
+            await bridge.turn(None, S, {"prompt": "no, this", "trigger": "user"})
             mine = await named(bridge, "host-2", "they say: and me?")
             assert await bridge.admit(mine, S, {"prompt": "they say: and me?"}) is None
             assert (await about(bridge, mine))["message"] == "m2"
             assert server.engine.store.generation(S) == 2
             assert await bridge.tool(mine) is None
+            owners = await named(bridge, "host-3", "they say: no, this")
+            assert (await about(bridge, owners))["message"] == "m3"
 
     asyncio.run(scenario())
 

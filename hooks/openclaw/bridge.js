@@ -368,7 +368,8 @@ export class Bridge {
     const known = (id) => this.about(id)?.[1] ?? {};
     const alike = all.filter((id) => !trigger || !known(id).trigger || known(id).trigger === trigger);
     const said = alike.filter((id) => known(id).said && prompt.includes(known(id).said));
-    const mine = said.find((id) => this.runs.has(id)) ?? said[0] ?? alike.find((id) => this.runs.has(id));
+    const other = !said.length && this.chat.isQueued(session, prompt); // one that has waited in the host
+    const mine = said.find((id) => this.runs.has(id)) ?? said[0] ?? alike.find((id) => !other && this.runs.has(id));
     const rest = all.filter((id) => id !== mine);
     if (rest.length) this.unnamed.set(session, rest);
     else this.unnamed.delete(session);
