@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sqlite3
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -165,6 +166,12 @@ def receipt_since(gateway: Gateway, session: str, since: float) -> dict[str, Any
         return first
     met.append(HOLDS)
     return until(lambda: look(first["id"], first["attempt"]), HELD, f"the rollback of {session}")
+
+
+def is_stopped(gateway: Gateway, done: subprocess.CompletedProcess[str]) -> None:
+    """A command has stopped what it should; where the host holds a transcript it says so."""
+    held = LATER in done.stdout and HOLDS.holds(gateway.host.version)
+    assert done.returncode == (3 if held else 0), done.stdout + done.stderr
 
 
 def patience(gateway: Gateway) -> float:

@@ -85,7 +85,7 @@ def test_two_messages_at_once_are_both_read_and_the_last_is_answered(
         )
         until(
             lambda: said_to_model(gateway, said, "second words"),
-            patience(gateway),
+            2 * patience(gateway),  # each of the two ends a run
             "the second is read",
         )
         time.sleep(WATCH)

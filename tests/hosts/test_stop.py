@@ -15,7 +15,16 @@ from product import NO_END, NO_GATE, NO_KILL, Patch, Product, crash_at
 from .client import Client
 from .gateway import Gateway
 from .model import Step, execute
-from .protected import GONE, TURN, Work, engine_process, invoke, last_receipt, protected
+from .protected import (
+    GONE,
+    TURN,
+    Work,
+    engine_process,
+    invoke,
+    is_stopped,
+    protected,
+    receipt_since,
+)
 from .scenario import alive, transcript, until
 from .telegram import Telegram
 
@@ -29,8 +38,7 @@ WAKE_WATCH = 8.0  # seconds; the soak watches for 40, here a wake has a few seco
 
 def by_command(gateway: Gateway, product: Product, client: Client, session: str) -> None:
     agent = session.split(":")[1]
-    done = product.run(gateway.state_dir, "stop", agent)
-    assert done.returncode == 0, done.stdout + done.stderr
+    is_stopped(gateway, product.run(gateway.state_dir, "stop", agent))
 
 
 def by_chat(gateway: Gateway, product: Product, client: Client, session: str) -> None:
@@ -50,9 +58,7 @@ def stopped_for_real(
         work = Work(gateway, name, lambda text: client.send(text, session))
         before = time.time()
         stop(gateway, product, client, session)
-        until(lambda: (last_receipt(gateway) or {"at": 0})["at"] > before, GONE, "a receipt")
-        receipt = last_receipt(gateway)
-        assert receipt is not None
+        receipt = receipt_since(gateway, session, before)
         _, final = client.wait_final(work.said["runId"], timeout=GONE)
         assert final["payload"]["state"] == "aborted", "the run is ended"
         assert not alive(gateway, work.front), "the foreground process is dead"
@@ -62,7 +68,8 @@ def stopped_for_real(
         assert receipt["converged"], receipt["left"]
         assert receipt["sessions"][session] == [1, 2]
         assert [row for row in receipt["processes"] if row["command"].endswith(work.back)]
-        assert [call["tool"] for call in receipt["tools"]].count("exec") == 2
+        calls = [call["tool"] for call in receipt["tools"] if call["session"] == session]
+        assert calls.count("exec") == 2
         time.sleep(WAKE_WATCH)
         later = gateway.model.requests_since(before + 0.5, name)
         assert not later, "nothing of the run reaches the model again"
@@ -159,9 +166,7 @@ def test_a_stop_on_a_channel_kills_what_the_host_leaves_and_the_next_message_wor
     time.sleep(1)  # two messages at once are merged into one by the channel
     before = time.time()
     telegram.say("/stop")
-    until(lambda: (last_receipt(gateway) or {"at": 0})["at"] > before, GONE, "a receipt")
-    receipt = last_receipt(gateway)
-    assert receipt is not None
+    receipt = receipt_since(gateway, "agent:main:main", before)
     assert receipt["converged"], receipt["left"]
     assert not alive(gateway, front)
     assert not alive(gateway, back)
