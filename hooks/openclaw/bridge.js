@@ -115,6 +115,7 @@ export class Bridge {
       channel_stops: Boolean(this.#unwatch),
       page_stops: frames,
     };
+    this.writesFirst = await memory.writesFirst();
     this.abilities.host_transcripts = this.abilities.memory !== "files"; // since then a host also asks us about previews
     try {
       files.writePresence(this.folder);

@@ -25,6 +25,13 @@ export async function keeper(stateDir, agents) {
   return "files";
 }
 
+// Whether the host writes a channel's message down before it hands it over, as 2026.8 and the first of 2026.9 do. Nothing tells
+// that; those who do not have learnt to write around such rows.
+export async function writesFirst() {
+  const { appendLeafControl, prepareTranscriptRewrite } = (await agentSessions)?.SessionManager?.prototype ?? {};
+  return Boolean(appendLeafControl) && !prepareTranscriptRewrite;
+}
+
 // 2026.6 and 2026.7 have such a database too, for keys and an index.
 async function inDatabase(file) {
   if (!fs.existsSync(file)) return false;

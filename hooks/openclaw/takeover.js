@@ -10,9 +10,6 @@ const OVER_MS = 8000; // how long the old run may take to end; the ladder needs 
 const FORGET_MS = 5000; // and its task, where the person wants it forgotten
 const YOUNG_MS = 500; // aborted 30-60 ms after its start a run of 2026.7 hung; after this it ended, 4 of 4
 const LOOK_MS = 5;
-// This release writes a channel's message down before it hands it over, and then fails it when the old run's last words come
-// behind it. Only its own way of interrupting knows. Nothing but its number tells.
-const WRITES_FIRST = /^2026\.8\./;
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 async function until(isSo, ms) {
@@ -84,7 +81,7 @@ export class Takeover {
     const theirs = [...rivals.map(([, run]) => run), ...chat.before(session, message.id)];
     if (theirs.some((one) => this.#belongs(one, message))) return this.#wait(message);
     if (!engine.connected) return this.#queue(message);
-    const written = !message.page && WRITES_FIRST.test(this.#bridge.version);
+    const written = !message.page && this.#bridge.writesFirst; // then the old run's last words behind it make it fail
     if (!begun() || written || (message.previews && !settings?.rollback?.takeover)) return this.#leaveToHost(message);
     const reply = this.#bridge.replyOf(session);
     return this.#holding(session, async () => {
