@@ -3,8 +3,8 @@
 `python3 skill test --host RELEASE --table` runs the scenarios on a release and writes its column:
 the outcomes into `releases/RELEASE.json`, and from all of those the table. A scenario passes, or is
 limited: then the release truly cannot, the reason stands below the table, and what can be had was
-asserted all the same (`limit` in conftest.py), or there is nothing to assert (`since`). What failed
-on a release that is not in CI is shown as failed, with what is known of it (`KNOWN`).
+asserted all the same (`limit` in conftest.py), or there is nothing to assert (`since`). What fails
+is shown as failed, with what it said.
 """
 
 from __future__ import annotations
@@ -117,52 +117,6 @@ FILES = sorted(
         for begin in begins
     }
 )
-STUCK_GROUP = (
-    "behind a stranger's stop word in an open group the task does not get to its end, and the "
-    "group's next ones do not begin; nothing was latched, the cause was not found"
-)
-KNOWN = {  # release -> what failed on it, by the beginning of its name -> what is known of it
-    "2026.8.2": {
-        "test_races::test_a_message_right_after_a_stop": (
-            "one of the messages sent together with /stop on a page was not answered within "
-            "20 s; the cause was not found"
-        ),
-        "test_races::test_in_a_group": (
-            "in a group the host did not answer who wrote behind their own task within 20 s; the "
-            "cause was not found"
-        ),
-    },
-    "2026.5.28": {
-        "test_races::test_two_messages_at_once": (
-            "of two messages sent at once on a page the second was not read within 20 s; the cause "
-            "was not found"
-        ),
-        "test_takeover::test_on_a_page[in a batch]": (
-            "a message that took over from a batch of tools was not answered within 60 s; the "
-            "cause was not found"
-        ),
-        "test_triggers::test_a_stranger_in_a_group_stops_nothing": STUCK_GROUP,
-        **dict.fromkeys(
-            (
-                "test_triggers::test_a_word_typed_on_a_page[/stop]",
-                "test_triggers::test_an_operators_call[sessions.abort]",
-                "test_triggers::test_a_word_on_telegram[\\u505c\\u6b62]",
-                "test_races::test_a_message_right_after_a_stop",
-                "test_memory::",
-                "test_claims::test_killing_another_agent_on_a_page",
-            ),
-            "the host holds a transcript for a minute when a run is aborted, also without us: the "
-            "stop says that the memory was not touched",
-        ),
-    },
-    "2026.6.35": {
-        "test_triggers::test_a_stranger_in_a_group_stops_nothing": STUCK_GROUP,
-        "test_memory::test_after_a_stop": (
-            "the host wrote a row after the rollback: restore says that the conversation has gone "
-            "on, and wants --force"
-        ),
-    },
-}
 ALL = tuple(begin for begins in SCENARIOS.values() for begin in begins)
 RECORD, ALONE = "CLAWSTOP_TEST_TABLE", "alone"
 LONGEST = 200  # characters of what a failure said
@@ -276,20 +230,14 @@ def _cell(begins: tuple[str, ...], column: Column, reasons: Reasons) -> str:
     if not mine:
         return "not run"
     passed = sum(one["outcome"] == PASSED for one in mine.values())
-    failed = [name for name, one in mine.items() if one["outcome"] == FAILED]
+    failed = [one["why"] for one in mine.values() if one["outcome"] == FAILED]
     limits = [one["why"] for one in mine.values() if one["outcome"] == LIMITED]
     alone = sum(one["outcome"] != FAILED and one.get("alone", False) for one in mine.values())
     told = [f" **{len(failed)} failed**"] if failed else []
     told += [f" ({alone} only alone)"] if alone else []
-    for why in dict.fromkeys([*limits, *(known(column["release"], name) for name in failed)]):
+    for why in dict.fromkeys([*limits, *failed]):
         told += [f" [{reasons.number(why)}]"] if why else []
     return f"{passed} of {len(mine)}{''.join(told)}"
-
-
-def known(release: str, name: str) -> str:
-    """What is known of a failure, or nothing."""
-    whys = KNOWN.get(release, {}).items()
-    return next((why for begin, why in whys if name.startswith(begin)), "")
 
 
 class Reasons:
