@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clawstop import answers
+from clawstop.errors import Held
 from clawstop.ledger import Ledger
 
 
@@ -102,6 +103,14 @@ def test_what_is_left_comes_first_in_chat_and_says_how_to_go_on() -> None:
         "alive: 1 (7 sleep 9); a; b; c and 2 more. Send kill dev1 to try again."
     )
     assert "Stopped" not in line, "nothing was"
+
+
+def test_a_file_that_the_host_holds_is_told_in_the_persons_language() -> None:
+    left = [f"the memory of s was not touched: process 7 still holds s0.jsonl{Held.later}"]
+    for lang, words in (("en", "OpenClaw still holds"), ("zh", "OpenClaw 仍占用对话文件")):
+        [line] = answers.chat(receipt(converged=False, left=left, tools=[], processes=[]), lang)
+        assert words in line
+        assert "s0.jsonl" not in line
 
 
 def test_of_a_task_taken_over_only_what_matters_is_told() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import reasons, receipts, scopes
+from .errors import Held
 from .words import language, say
 
 Receipt = Mapping[str, Any]
@@ -113,7 +114,7 @@ def _incomplete(receipt: Receipt, lang: str | None) -> list[str]:
 
 
 def _left(receipt: Receipt, lang: str | None) -> str:
-    """What is not done: runs and processes in the person's language, the rest as it was told."""
+    """What is not done: what happens most in the person's language, the rest as it was told."""
     alive = [row for row in receipt["processes"] if row["result"] != "dead"]
     told = []
     if receipt.get("alive"):
@@ -121,9 +122,13 @@ def _left(receipt: Receipt, lang: str | None) -> str:
     if alive:
         named = "; ".join(f"{row['pid']} {row['command'][:SHORT]}" for row in alive[:MOST])
         told.append(say("left_processes", lang, count=len(alive), commands=named))
+    held = [problem for problem in receipt["left"] if problem.endswith(Held.later)]
+    if held:
+        told.append(say("left_held", lang))
     counted = [("run ", receipt.get("alive")), ("process ", alive)]
     known = tuple(begin for begin, rows in counted if rows)
-    others = [problem for problem in receipt["left"] if not (known and problem.startswith(known))]
+    rest = [problem for problem in receipt["left"] if problem not in held]
+    others = [problem for problem in rest if not (known and problem.startswith(known))]
     told += others[:MOST]
     if len(others) > MOST:
         told[-1] = say("and_more", lang, calls=told[-1], count=len(others) - MOST)

@@ -67,6 +67,7 @@ class NotNow(TranscriptError):
 
 class Held(NotNow):
     code = "held"
+    later = "; it is tried again by itself for two minutes"  # said behind it where that is so
 
 
 class StoreError(ClawstopError):

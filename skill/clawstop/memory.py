@@ -34,7 +34,6 @@ log = logging.getLogger("clawstop.memory")
 NOTES = ("MEMORY.md", "memory.md", "memory/**/*")  # what an agent writes down for itself
 MOST_NOTES = 20
 UNTOUCHED = "the memory of "  # how every problem with one begins
-LATER = "; it is tried again by itself for two minutes"
 
 
 @dataclass(frozen=True)
@@ -206,7 +205,7 @@ class Memory:
                     rolled.again |= isinstance(error, NotNow)
                     held = isinstance(error, Held)
                     rolled.held |= held
-                    why = f"{error}{LATER if held and list(self._bridges) else ''}"
+                    why = f"{error}{Held.later if held and list(self._bridges) else ''}"
                     rolled.problems.append(f"{UNTOUCHED}{session} was not touched: {why}")
         return rolled
 

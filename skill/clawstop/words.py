@@ -40,6 +40,11 @@ TEXTS: dict[str, tuple[str, str]] = {
         "processes still alive: {count} ({commands})",
         "仍存活的进程：{count} 个（{commands}）",
     ),
+    "left_held": (
+        "OpenClaw still holds the conversation's file; it forgets the task by itself within two "
+        "minutes, and says so",
+        "OpenClaw 仍占用对话文件；两分钟内会自动忘记该任务并通知你",
+    ),
     "one_run": ("{count} run ended", "结束 {count} 个任务"),
     "some_runs": ("{count} runs ended", "结束 {count} 个任务"),
     "one_killed": ("{count} process killed", "终止 {count} 个进程"),

@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 from clawstop import receipts
+from clawstop.errors import Held
 from clawstop.limits import HOLDS, Limit
-from clawstop.memory import LATER
 from clawstop.paths import Paths
 from product import Patch, Product
 
@@ -162,7 +162,7 @@ def receipt_since(gateway: Gateway, session: str, since: float) -> dict[str, Any
         return None
 
     first = until(look, GONE, f"a receipt of {session}")
-    if not (LATER in str(first["left"]) and HOLDS.holds(gateway.host.version)):
+    if not (Held.later in str(first["left"]) and HOLDS.holds(gateway.host.version)):
         return first
     met.append(HOLDS)
     return until(lambda: look(first["id"], first["attempt"]), HELD, f"the rollback of {session}")
@@ -170,7 +170,7 @@ def receipt_since(gateway: Gateway, session: str, since: float) -> dict[str, Any
 
 def is_stopped(gateway: Gateway, done: subprocess.CompletedProcess[str]) -> None:
     """A command has stopped what it should; where the host holds a transcript it says so."""
-    held = LATER in done.stdout and HOLDS.holds(gateway.host.version)
+    held = Held.later in done.stdout and HOLDS.holds(gateway.host.version)
     assert done.returncode == (3 if held else 0), done.stdout + done.stderr
 
 
