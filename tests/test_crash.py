@@ -26,7 +26,7 @@ STEPS = {
     "after the kill": 'lap("killed")',
     "before the receipt": "written = self._write(receipt)",
     "after the receipt": "if not again and request.id",
-    "before the plugins are told": "await self._plugins.stop_finished(written)",
+    "before the plugins are told": "await self._plugins.stop_finished(receipt)",
 }
 
 

@@ -493,7 +493,7 @@ def test_a_lock_of_somebody_who_lives_is_waited_for_and_respected(
     ident = ident_of(os.getpid())
     assert ident is not None
     held_by(file, ident.pid, ident.start)
-    with pytest.raises(TranscriptError, match=f"process {os.getpid()} is writing"):
+    with pytest.raises(TranscriptError, match=f"process {os.getpid()} still holds"):
         roll_back(file)
     assert file.read_bytes() == working().data
     assert lock_of(file).exists(), "it is theirs"
@@ -523,7 +523,7 @@ def test_a_lock_that_cannot_be_read_is_somebodys(
     monkeypatch.setattr(locks, "PATIENCE", 0.2)
     file = working().write(tmp_path / "t.jsonl")
     lock_of(file).write_text("{")
-    with pytest.raises(TranscriptError, match="somebody is writing"):
+    with pytest.raises(TranscriptError, match="somebody still holds"):
         roll_back(file)
     old = time.time() - 31
     os.utime(lock_of(file), (old, old))

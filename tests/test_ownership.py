@@ -571,6 +571,8 @@ def test_who_was_below_a_marked_one_stays_on_its_lease(tmp_path: Path, cage: Cag
     paths = Paths(tmp_path)
     paths.prepare()
     (child,) = cage.spawn(["sh", "-c", "sh -c 'echo $$; exec sleep 60' & wait"])
+    # Not in the middle of its exec.
+    zoo.until(lambda: Path(f"/proc/{child}/comm").read_text() == "sleep\n")
     kept = replace(cage.owner(), lease="keep:99999999")
     records.write(paths.owned, ident(cage.children[0].pid), Record(kept, "marked"))
     watch = Watch(paths, cage.state, lambda: ownership.proofs(paths, []))
