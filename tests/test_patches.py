@@ -6,18 +6,17 @@ import ast
 from pathlib import Path
 
 import pytest
-from product import Patch, Product
+from product import Patch, Product, crash_at
 
 TESTS = Path(__file__).parent
-PATCHES = [
-    Patch(*(ast.literal_eval(given) for given in node.args))
+CALLS = [
+    (getattr(node.func, "id", ""), [ast.literal_eval(given) for given in node.args])
     for file in sorted(TESTS.rglob("*.py"))
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-    if isinstance(node, ast.Call)
-    and getattr(node.func, "id", "") == "Patch"
-    and len(node.args) == 3
-    and all(isinstance(given, ast.Constant) for given in node.args)
+    if isinstance(node, ast.Call) and all(isinstance(given, ast.Constant) for given in node.args)
 ]
+PATCHES = [Patch(*given) for name, given in CALLS if name == "Patch" and len(given) == 3]
+PATCHES += [patch for name, given in CALLS if name == "crash_at" for patch in crash_at(*given)]
 
 
 def test_there_are_patches() -> None:

@@ -331,7 +331,7 @@ def test_what_was_begun_anew_does_not_go_back(running: Running) -> None:
 def test_without_its_gateway_memory_waits_for_it(tmp_path: Path) -> None:
     """And an engine that dies right before the rollback does it later."""
     session = "agent:dev1:waits"
-    crash = crash_at("rolled = await self._roll_back")
+    crash = crash_at("rolled = await self._roll_back(request")
     with protected(tmp_path, *crash) as (gateway, product):
         with gateway.client(session) as client:
             talk(gateway, client, session, "waits-early")
