@@ -23,8 +23,8 @@ from .takeovers import Takeovers
 from .telegram import Telegram
 
 LONG = bool(os.environ.get("CLAWSTOP_TEST_SOAK"))
-STOPS = 200 if LONG else 16
-TAKEOVERS = 300 if LONG else 16
+STOPS = 200 if LONG else 8
+TAKEOVERS = 300 if LONG else 10
 CRASHES = 50 if LONG else 2
 WORKERS = 3 if LONG else 4
 
