@@ -12,7 +12,7 @@ from hosts import table
     ("version", "said"),
     [
         ("2026.9.6", set()),
-        ("2026.9.1-beta.1", set()),
+        ("2026.9.1-beta.1", {limits.QUEUES}),
         ("2026.8.2", {limits.QUEUES, limits.ANYBODY}),
         ("2026.9.3", {limits.WRONG}),
         ("2026.5.28", set(KNOWN) - {limits.NOTICE, limits.REWRITES, limits.WRONG}),

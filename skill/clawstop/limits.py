@@ -99,7 +99,7 @@ NOTICE = Limit(
     "the host's own line about a stop on Telegram passes no hook: it stands beside ours",
 )
 QUEUES = Limit(
-    "2026.9.1",
+    "2026.9.2",  # 2026.9.1-beta.1 has it, 2026.9.6 has not; nobody has run those between
     "behind somebody else's message, which waits for its turn, Telegram hands over only the host's "
     "own stop words: who gave the task may stop it, and not simply write",
 )
